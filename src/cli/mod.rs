@@ -1,0 +1,11 @@
+//! The clap tree, one file a subcommand. The only place that wires stages together.
+
+mod exit;
+
+pub use exit::Exit;
+
+/// Parses the command line, runs one command and says how the program ends.
+#[must_use]
+pub fn main() -> Exit {
+    Exit::Ok
+}

@@ -1,0 +1,1 @@
+//! Run reports of several arms to one comparison.

@@ -1,0 +1,237 @@
+//! The checked specification of a run: what every later stage trusts. It is built once, from a profile and flags, and is
+//! stored whole in `run.json`.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// One arm, one block: everything that a run needs to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The profile's name, or `flags` when there was none.
+    pub name: String,
+    pub workload: WorkloadSpec,
+    pub key: KeySpec,
+    pub request: RequestSpec,
+    pub load: LoadSpec,
+    pub timeout: TimeoutSpec,
+    pub server: ServerSpec,
+    pub sim: SimSpec,
+}
+
+/// Generated shared prefixes: groups of sessions that share one system prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadSpec {
+    pub groups: NonZeroU32,
+    pub sessions_per_group: NonZeroU32,
+    pub turns: NonZeroU32,
+    pub system_tokens: Length,
+    pub question_tokens: Length,
+    pub output_tokens: Length,
+    pub popularity: Popularity,
+    pub order: Order,
+    pub history: History,
+    pub seed: u64,
+}
+
+/// A length in tokens, drawn uniformly from `min..=max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Length {
+    pub min: u32,
+    pub max: u32,
+}
+
+/// How often each group is asked. In both cases there are groups × sessions_per_group sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Popularity {
+    /// Every group has the same number of sessions.
+    Uniform,
+    /// Each session draws its group with probability ∝ (group + 1)^−exponent.
+    Zipf(f64),
+}
+
+/// The order in which sessions leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Ascending hash of (seed, group, session): adding a session moves no other.
+    Shuffled,
+    /// Group by group.
+    Grouped,
+}
+
+/// What stands as assistant text in the prompts of later turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum History {
+    /// The server's own replies.
+    Real,
+    /// Text derived from the seed, of the planned output length.
+    Synthetic,
+}
+
+/// Which turns share a routing key, and how they carry it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySpec {
+    pub by: KeyScope,
+    /// Another salt gives other keys, and so another placement, for the same prompts.
+    pub salt: u64,
+    pub headers: Vec<String>,
+    /// Body field on `/generate`, which reads no header.
+    pub body_field: Option<String>,
+}
+
+/// The scope of one routing key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyScope {
+    Group,
+    Session,
+    Turn,
+    None,
+}
+
+/// The shape of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestSpec {
+    pub api: Api,
+    pub chat_layout: ChatLayout,
+    pub prompt_as: PromptAs,
+    /// Absent: words, which the simulator counts one to one.
+    pub tokenizer: Option<PathBuf>,
+    /// Absent: asked of the server.
+    pub model: Option<String>,
+    pub temperature: f64,
+    pub ignore_eos: bool,
+    pub extra_body: serde_json::Map<String, serde_json::Value>,
+    pub headers: BTreeMap<String, String>,
+}
+
+/// The route in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Api {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// SGLang's native `/generate`
+    Generate,
+}
+
+/// Where the group's prompt stands in a chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChatLayout {
+    /// `messages[0]`, role system.
+    System,
+    /// At the head of the first user message, as bench_serving does it.
+    Merged,
+}
+
+/// Prompts as text, or as ids of the tokenizer in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptAs {
+    Text,
+    Ids,
+}
+
+/// When turns leave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadSpec {
+    pub pacing: Pacing,
+    pub max_turns_in_flight: Option<NonZeroU32>,
+    /// Pause between the end of a turn and the next turn of its session.
+    pub think: Duration,
+    /// Sessions of their own prompts and keys that run first and are not counted.
+    pub warmup_sessions: u32,
+}
+
+/// Closed: a session starts when another ends. Open: sessions start by a schedule; a cap delays them but moves no due time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pacing {
+    Closed {
+        sessions: NonZeroU32,
+    },
+    Open {
+        /// Mean sessions a second.
+        per_second: f64,
+        /// Shape of the gamma-distributed gaps: 1 is Poisson, larger is more even.
+        burstiness: f64,
+        /// Most sessions in flight at once.
+        sessions: Option<NonZeroU32>,
+    },
+}
+
+/// There is no total timeout: it would remove just the slow replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeoutSpec {
+    pub connect: Duration,
+    /// From sent to the first byte of the body.
+    pub first_byte: Duration,
+    /// Longest silence between bytes after that.
+    pub idle: Duration,
+}
+
+/// What is known of the server beforehand, and how its cache is emptied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSpec {
+    /// Further addresses to scrape, beside the target's own.
+    pub metrics_urls: Vec<String>,
+    pub flush: bool,
+    pub flush_timeout: Duration,
+    /// For plan and oracle when the server does not tell.
+    pub ranks: NonZeroU32,
+    pub kv_tokens_per_rank: u64,
+}
+
+/// Settings of simulated servers that this run starts itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SimSpec {
+    pub preset: String,
+    pub guard: String,
+    /// How many times faster than real time.
+    pub time_scale: f64,
+}
+
+/// Arms, rounds, and how they are judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentSpec {
+    pub run: RunSpec,
+    pub rounds: NonZeroU32,
+    /// Key of the metric that was declared before the run.
+    pub primary: String,
+    /// Smallest relative change that matters.
+    pub threshold: f64,
+    /// The first is the baseline.
+    pub arms: Vec<ArmSpec>,
+}
+
+/// One server configuration under test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArmSpec {
+    pub name: String,
+    pub target: Target,
+    /// Shown, never judged.
+    pub control: bool,
+}
+
+/// Where an arm's requests go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A server that someone else runs; the base URL without a trailing slash.
+    Url(String),
+    /// A simulated server that this program starts as a child process.
+    Sim {
+        policy: String,
+        /// Further settings, as flags of `gspbench sim` without the dashes.
+        settings: BTreeMap<String, String>,
+    },
+}

@@ -1,0 +1,10 @@
+//! Facts about turns and servers, nothing derived: latencies, rates and hit ratios are computed from these in `report`.
+//! One [`TurnRecord`] is one line of `requests.jsonl`.
+
+mod outcome;
+mod place;
+mod turn;
+
+pub use outcome::{Failure, Outcome};
+pub use place::{Place, PlaceSource};
+pub use turn::{Gap, TurnId, TurnRecord};

@@ -1,0 +1,101 @@
+//! Where a turn was served, and who said so.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Rank;
+
+/// A rank, a node, or a (prefill, decode) pair of nodes. In JSON `{"rank":3}`, `{"node":"…"}` or
+/// `{"prefill":"…","decode":"…"}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "FlatPlace", try_from = "FlatPlace")]
+pub enum Place {
+    Rank(Rank),
+    Node(String),
+    Pair { prefill: String, decode: String },
+}
+
+/// What told us the place of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlaceSource {
+    /// `meta_info.dp_rank` of the native route.
+    MetaInfo,
+    /// The client itself chose it.
+    Pin,
+    /// A header or field of a router.
+    Router,
+    /// The reply's `model`, where each worker has a name of its own.
+    Model,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::Node(name) => f.write_str(name),
+            Self::Pair { prefill, decode } => write!(f, "{prefill} → {decode}"),
+        }
+    }
+}
+
+/// The JSON shape of a [`Place`]: one flat object whose keys tell the kind.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FlatPlace {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rank: Option<Rank>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prefill: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decode: Option<String>,
+}
+
+impl From<Place> for FlatPlace {
+    fn from(place: Place) -> Self {
+        let none = Self { rank: None, node: None, prefill: None, decode: None };
+        match place {
+            Place::Rank(rank) => Self { rank: Some(rank), ..none },
+            Place::Node(node) => Self { node: Some(node), ..none },
+            Place::Pair { prefill, decode } => Self { prefill: Some(prefill), decode: Some(decode), ..none },
+        }
+    }
+}
+
+impl TryFrom<FlatPlace> for Place {
+    type Error = &'static str;
+
+    fn try_from(flat: FlatPlace) -> Result<Self, Self::Error> {
+        match flat {
+            FlatPlace { rank: Some(rank), node: None, prefill: None, decode: None } => Ok(Self::Rank(rank)),
+            FlatPlace { rank: None, node: Some(node), prefill: None, decode: None } => Ok(Self::Node(node)),
+            FlatPlace { rank: None, node: None, prefill: Some(prefill), decode: Some(decode) } => {
+                Ok(Self::Pair { prefill, decode })
+            }
+            _ => Err("a place is a rank, a node, or a prefill and a decode node"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_one_flat_object_and_reads_back() {
+        let places = [
+            (Place::Rank(Rank(3)), r#"{"rank":3}"#),
+            (Place::Node("w1".into()), r#"{"node":"w1"}"#),
+            (Place::Pair { prefill: "p0".into(), decode: "d1".into() }, r#"{"prefill":"p0","decode":"d1"}"#),
+        ];
+        for (place, json) in places {
+            assert_eq!(serde_json::to_string(&place).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Place>(json).unwrap(), place);
+        }
+        assert!(serde_json::from_str::<Place>(r#"{"prefill":"p0"}"#).is_err());
+        assert!(serde_json::from_str::<Place>(r#"{"rank":1,"node":"a"}"#).is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! The simulated multi-rank server: engine step (pure), prefix cache, cost model, DP fleet, HTTP front.

@@ -1,0 +1,1 @@
+//! Words and tokenizers: text of an exact length in tokens.

@@ -1,0 +1,1 @@
+//! Bytes: SSE decoder, frames of each API, Prometheus exposition. A leaf.
