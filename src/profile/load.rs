@@ -7,6 +7,10 @@ use super::{ProfileError, raw, target};
 pub enum Override {
     /// A value at a dotted key, said by a flag of this name.
     Set { flag: String, key: String, value: toml::Value },
+    /// A further element of the list at a dotted key.
+    Push { flag: String, key: String, value: toml::Value },
+    /// As if the profile did not say it.
+    Unset { key: String },
     /// `--set KEY=VALUE`: the value is TOML, or else a plain word.
     Assign(String),
     /// `--arm NAME=TARGET`: the first one replaces the profile's arms.
@@ -27,6 +31,14 @@ pub fn load(name: &str, text: &str, overrides: &[Override]) -> Result<raw::Profi
             Override::Set { flag, key, value } => {
                 set(&mut table, key, value.clone())?;
                 flag.clone()
+            }
+            Override::Push { flag, key, value } => {
+                push(&mut table, key, value.clone())?;
+                flag.clone()
+            }
+            Override::Unset { key } => {
+                unset(&mut table, key);
+                key.clone()
             }
             Override::Assign(text) => {
                 let (key, value) = assignment(text)?;
@@ -58,16 +70,39 @@ fn assignment(text: &str) -> Result<(String, toml::Value), ProfileError> {
     Ok((key.trim().to_owned(), parsed.unwrap_or_else(|| toml::Value::String(value.trim().to_owned()))))
 }
 
-/// Sets a dotted key, making the tables on the way.
+/// Sets a dotted key.
 fn set(table: &mut toml::Table, key: &str, value: toml::Value) -> Result<(), ProfileError> {
-    let (path, last) = key.rsplit_once('.').map_or((None, key), |(path, last)| (Some(path), last));
+    let (at, last) = descend(table, key)?;
+    at.insert(last.to_owned(), value);
+    Ok(())
+}
+
+/// Appends to the list at a dotted key.
+fn push(table: &mut toml::Table, key: &str, value: toml::Value) -> Result<(), ProfileError> {
+    let (at, last) = descend(table, key)?;
+    let list = at.entry(last).or_insert_with(|| toml::Value::Array(vec![]));
+    list.as_array_mut().ok_or_else(|| ProfileError::value(key, "it holds a value, no list"))?.push(value);
+    Ok(())
+}
+
+fn unset(table: &mut toml::Table, key: &str) {
+    if let Ok((at, last)) = descend(table, key) {
+        at.remove(last);
+    }
+}
+
+/// The table that holds a dotted key, made on the way, and the key's last step. Only the first two steps are tables of
+/// the schema; a header's name may hold a dot of its own.
+fn descend<'a, 'k>(table: &'a mut toml::Table, key: &'k str) -> Result<(&'a mut toml::Table, &'k str), ProfileError> {
+    let is_free_form = key.starts_with("request.headers.") || key.starts_with("request.extra_body.");
+    let mut steps: Vec<&str> = key.splitn(if is_free_form { 3 } else { usize::MAX }, '.').collect();
+    let last = steps.pop().unwrap_or(key);
     let mut at = table;
-    for step in path.into_iter().flat_map(|path| path.split('.')) {
+    for step in steps {
         let next = at.entry(step).or_insert_with(|| toml::Table::new().into());
         at = next.as_table_mut().ok_or_else(|| ProfileError::value(key, format!("`{step}` holds a value, no keys")))?;
     }
-    at.insert(last.to_owned(), value);
-    Ok(())
+    Ok((at, last))
 }
 
 #[cfg(test)]

@@ -4,4 +4,5 @@
 
 mod plan;
 
+pub use crate::profile::{Api, ChatLayout, PromptAs, RequestSpec};
 pub use plan::{Plan, SessionPlan, TurnPlan};

@@ -1,0 +1,1 @@
+//! The loop on the virtual clock: exact times, no socket.
