@@ -48,6 +48,14 @@ pub struct Ended {
     cause: anyhow::Error,
 }
 
+impl Ended {
+    /// An error in these words.
+    #[must_use]
+    pub fn new(exit: Exit, words: &'static str) -> Self {
+        Self { exit, cause: anyhow::Error::msg(words) }
+    }
+}
+
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#}", self.cause)
