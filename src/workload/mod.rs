@@ -1,7 +1,15 @@
 //! The plan: which turns exist, of which lengths, under which keys, in which order. A pure function of spec and seed.
 //!
-//! A plan holds seeds and lengths, not text; [`Prompter`] makes the text of a turn when it is needed.
+//! A plan holds seeds and lengths, not text; a [`Prompter`] makes the text of a turn when it is needed, always the same.
 
+mod arrival;
+mod build;
+mod digest;
+mod key;
 mod plan;
+mod prompt;
+mod seed;
 
-pub use plan::{Plan, SessionPlan, TurnPlan};
+pub use build::{PlanError, plan};
+pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
+pub use prompt::{Message, Prompt, Prompter, Role};
