@@ -57,7 +57,8 @@ pub fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     }
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
-    let dir = ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
+    let dir =
+        ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };

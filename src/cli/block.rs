@@ -80,7 +80,10 @@ impl Block<'_> {
         dir.write_report(&report)?;
         dir.write_markdown(&crate::render::run_markdown(&report))?;
         if driven.lost_sessions > 0 {
-            anyhow::bail!("{} sessions ended by a fault of this program; its records lack their turns", driven.lost_sessions);
+            anyhow::bail!(
+                "{} sessions ended by a fault of this program; its records lack their turns",
+                driven.lost_sessions
+            );
         }
         Ok(Measured { report, notes })
     }
@@ -199,10 +202,9 @@ impl Block<'_> {
     }
 
     fn client(&self, clock: Clock) -> Result<crate::client::Client, TargetError> {
-        self.site.client(self.spec, clock, self.cancel.clone()).map_err(|why| TargetError::Refused {
-            url: self.site.base.clone(),
-            why: format!("{why:#}"),
-        })
+        self.site
+            .client(self.spec, clock, self.cancel.clone())
+            .map_err(|why| TargetError::Refused { url: self.site.base.clone(), why: format!("{why:#}") })
     }
 
     fn load(&self, prompter: Arc<Prompter>, clock: Clock, in_flight: Arc<AtomicUsize>) -> Load {
@@ -261,15 +263,20 @@ fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {
     let part = |when: &str, scrapes: &BTreeMap<String, Scrape>| {
-        scrapes.iter().map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw)).collect::<String>()
+        scrapes
+            .iter()
+            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
+            .collect::<String>()
     };
     part("before", before) + &part("after", after)
 }
 
 fn host() -> Host {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let memory_kib = read("/proc/meminfo")
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()));
+    let memory_kib = read("/proc/meminfo").and_then(|text| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+    });
     Host {
         cores: std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok()),
         memory_bytes: memory_kib.map(|kib| kib * 1024),

@@ -149,7 +149,11 @@ fn backend(name: &str) -> Result<Vec<Override>, String> {
         "sglang" | "sglang-native" => "generate",
         "sglang-oai" | "vllm" | "lmdeploy" => "completions",
         "sglang-oai-chat" | "vllm-chat" | "lmdeploy-chat" => "chat",
-        _ => return Err(format!("`{name}` is no backend of this version: give sglang, sglang-oai, sglang-oai-chat, vllm or vllm-chat")),
+        _ => {
+            return Err(format!(
+                "`{name}` is no backend of this version: give sglang, sglang-oai, sglang-oai-chat, vllm or vllm-chat"
+            ));
+        }
     };
     Ok(vec![set("backend", "request.api", api)])
 }
@@ -170,7 +174,10 @@ fn rate(value: &str) -> Result<Vec<Override>, String> {
 
 fn extra_body(json: &str) -> Result<Vec<Override>, String> {
     let fields: toml::Table = serde_json::from_str(json).map_err(|why| format!("`{json}` is no JSON object: {why}"))?;
-    Ok(fields.into_iter().map(|(name, value)| set("extra-request-body", &format!("request.extra_body.{name}"), value)).collect())
+    Ok(fields
+        .into_iter()
+        .map(|(name, value)| set("extra-request-body", &format!("request.extra_body.{name}"), value))
+        .collect())
 }
 
 fn header(text: &str) -> Result<Vec<Override>, String> {
@@ -182,5 +189,9 @@ fn header(text: &str) -> Result<Vec<Override>, String> {
 }
 
 fn metrics_url(url: &str) -> Result<Vec<Override>, String> {
-    Ok(vec![Override::Push { flag: "--metrics-url".to_owned(), key: "server.metrics_urls".to_owned(), value: url.into() }])
+    Ok(vec![Override::Push {
+        flag: "--metrics-url".to_owned(),
+        key: "server.metrics_urls".to_owned(),
+        value: url.into(),
+    }])
 }

@@ -121,7 +121,8 @@ impl Site {
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
         let refused = |why: String| TargetError::Refused { url: self.base.clone(), why };
-        let client = self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
+        let client =
+            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 2);

@@ -66,7 +66,9 @@ fn read(path: &str) -> anyhow::Result<String> {
 
 impl clap::Args for SpecArgs {
     fn augment_args(command: Command) -> Command {
-        let profile = Arg::new("profile").value_name("PROFILE").help("A built-in profile (see `gspbench profiles`) or a TOML file");
+        let profile = Arg::new("profile")
+            .value_name("PROFILE")
+            .help("A built-in profile (see `gspbench profiles`) or a TOML file");
         let set = Arg::new("set")
             .long("set")
             .value_name("KEY=VALUE")
@@ -92,7 +94,8 @@ fn argument(flag: &'static Flag) -> Arg {
 
 impl FromArgMatches for SpecArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Self::collect(matches).map_err(|why| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why:#}\n")))
+        Self::collect(matches)
+            .map_err(|why| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why:#}\n")))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -107,14 +110,16 @@ impl SpecArgs {
         let mut args = Self { profile: matches.get_one::<String>("profile").cloned(), ..Self::default() };
         for flag in FLAGS {
             for value in given(matches, flag) {
-                let changes = flag.overrides(&value).map_err(anyhow::Error::msg).with_context(|| format!("--{}", flag.name))?;
+                let changes =
+                    flag.overrides(&value).map_err(anyhow::Error::msg).with_context(|| format!("--{}", flag.name))?;
                 args.overrides.extend(changes);
                 if let Effect::Moot(why) = flag.effect {
                     args.notes.push(format!("--{} changes nothing: {why}", flag.name));
                 }
             }
         }
-        let is_zipf = matches.get_many::<String>("gsp-group-distribution").into_iter().flatten().any(|name| name == "zipf");
+        let is_zipf =
+            matches.get_many::<String>("gsp-group-distribution").into_iter().flatten().any(|name| name == "zipf");
         if matches.contains_id("gsp-zipf-alpha") && !is_zipf {
             bail!("--gsp-zipf-alpha: it needs --gsp-group-distribution zipf");
         }

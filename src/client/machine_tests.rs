@@ -6,7 +6,9 @@ use crate::record::TurnId;
 const DONE: &str = "data: [DONE]\n\n";
 
 fn chat(delta: &str, rest: &str) -> String {
-    format!("data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{{delta}}},\"finish_reason\":null}}]{rest}}}\n\n")
+    format!(
+        "data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{{delta}}},\"finish_reason\":null}}]{rest}}}\n\n"
+    )
 }
 
 fn content(text: &str) -> String {
@@ -14,7 +16,10 @@ fn content(text: &str) -> String {
 }
 
 fn counted(text: &str, completion: u32) -> String {
-    chat(&format!("\"content\":\"{text}\""), &format!(",\"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":{completion}}}"))
+    chat(
+        &format!("\"content\":\"{text}\""),
+        &format!(",\"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":{completion}}}"),
+    )
 }
 
 fn finish(reason: &str) -> String {
@@ -106,7 +111,8 @@ fn reasoning_starts_ttft_and_the_answer_has_its_own_time() {
 #[test]
 fn tool_calls_and_refusals_are_output() {
     for delta in ["\"tool_calls\":[{\"index\":0,\"function\":{\"name\":\"f\"}}]", "\"refusal\":\"I \""] {
-        let turn = chat_turn(&[(1, role()), (280, chat(delta, "")), (290, finish("tool_calls") + &usage(10, 31) + DONE)]);
+        let turn =
+            chat_turn(&[(1, role()), (280, chat(delta, "")), (290, finish("tool_calls") + &usage(10, 31) + DONE)]);
         assert_eq!((turn.outcome, ttft_ms(&turn)), (Outcome::Complete, Some(280.0)));
     }
 }
@@ -171,14 +177,17 @@ fn an_error_in_a_200_is_a_failure_and_keeps_the_servers_words() {
 
 #[test]
 fn events_after_done_say_nothing() {
-    let turn = play(Api::Chat, 200, &[(100, content("a") + &finish("stop") + DONE), (150, content("late"))], &End::Clean);
+    let turn =
+        play(Api::Chat, 200, &[(100, content("a") + &finish("stop") + DONE), (150, content("late"))], &End::Clean);
     assert_eq!((turn.0.frames, turn.1.as_str()), (1, "a"));
 }
 
 #[test]
 fn the_native_route_repeats_its_text_and_tells_the_rank() {
     let event = |text: &str, n: u32, finish: &str| {
-        format!("data: {{\"text\":\"{text}\",\"meta_info\":{{\"id\":\"r1\",\"finish_reason\":{finish},\"prompt_tokens\":9,\"completion_tokens\":{n},\"cached_tokens\":8,\"dp_rank\":3}}}}\n\n")
+        format!(
+            "data: {{\"text\":\"{text}\",\"meta_info\":{{\"id\":\"r1\",\"finish_reason\":{finish},\"prompt_tokens\":9,\"completion_tokens\":{n},\"cached_tokens\":8,\"dp_rank\":3}}}}\n\n"
+        )
     };
     let script = [
         (10, event("a", 1, "null")),

@@ -63,7 +63,9 @@ fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
         let (value, after) = quoted(after.trim_start())?;
         labels.insert(name.trim().to_owned(), value);
         let after = after.trim_start();
-        rest = after.strip_prefix(',').map_or_else(|| after.starts_with('}').then_some(after), |r| Some(r.trim_start()))?;
+        rest = after
+            .strip_prefix(',')
+            .map_or_else(|| after.starts_with('}').then_some(after), |r| Some(r.trim_start()))?;
     }
 }
 
