@@ -10,6 +10,9 @@ mod latency;
 mod metric;
 mod redact;
 mod shape;
+mod tally;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
