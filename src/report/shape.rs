@@ -249,6 +249,8 @@ pub struct PlaceRow {
     pub hit_rate: Option<f64>,
     pub output_tokens: Option<u64>,
     pub ttft_ms: Option<Summary>,
+    /// HDR V2 deflate, base64, so that places can be pooled over rounds.
+    pub ttft_us: Option<String>,
 }
 
 /// How the client itself did.

@@ -235,6 +235,7 @@ impl PlaceTally {
             hit_rate: cached_tokens.and_then(|cached| ratio(cached, covered_prompt_tokens)),
             output_tokens,
             ttft_ms: millis(&ttft),
+            ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
         }
     }
 }
