@@ -209,9 +209,13 @@ async fn close(sites: Vec<Site>) {
     }
 }
 
-/// Compares what has run and writes it; nothing when no round has both arms.
+/// Compares what has run and writes it; nothing when an interrupt left no round with two arms.
 fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
-    let comparison = compare(&done.results, &spec.arms[0].name, &spec.primary);
+    let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
+    let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
+        Err(_) if done.exit == Exit::Interrupted => return Ok(None),
+        compared => compared.exit_with(Exit::Void)?,
+    };
     dir.write_comparison(&comparison)?;
     dir.write_markdown(&render::comparison_markdown(&comparison))?;
     Ok(Some(comparison))

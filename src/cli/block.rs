@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +20,6 @@ use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, 
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
-use crate::units::Micros;
 use crate::workload::{Plan, Prompter};
 
 /// What one block runs.

@@ -114,6 +114,6 @@ pub fn headline(spec: &RunSpec, plan: &Plan) -> String {
 
 /// What to say to a primary metric that does not exist.
 pub fn unknown_metric(key: &str) -> String {
-    let known: Vec<_> = metrics().iter().map(|metric| metric.key).collect();
+    let known: Vec<&str> = metrics().iter().map(|metric| &*metric.key).collect();
     format!("`experiment.primary`: `{key}` is no metric; choose one of: {}", known.join(", "))
 }

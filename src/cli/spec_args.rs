@@ -84,12 +84,17 @@ impl clap::Args for SpecArgs {
 
 fn argument(flag: &'static Flag) -> Arg {
     let arg = Arg::new(flag.name).long(flag.name).help(flag.help).help_heading(flag.heading);
-    let arg = if flag.name.contains('-') { arg.alias(flag.name.replace('-', "_")) } else { arg };
+    let arg = if flag.name.contains('-') { arg.alias(underscored(flag.name)) } else { arg };
     let arg = if matches!(flag.effect, Effect::NotBuilt | Effect::Moot(_)) { arg.hide_short_help(true) } else { arg };
     match flag.value {
         Some(value) => arg.value_name(value).action(ArgAction::Append).allow_hyphen_values(true),
         None => arg.action(ArgAction::SetTrue),
     }
+}
+
+/// clap keeps names for the whole run of the program and takes them only as such.
+fn underscored(name: &str) -> &'static str {
+    name.replace('-', "_").leak()
 }
 
 impl FromArgMatches for SpecArgs {

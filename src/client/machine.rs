@@ -161,9 +161,6 @@ impl State {
     }
 
     fn frame(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Micros) {
-        if let Some(error) = frame.error {
-            self.error.get_or_insert(error);
-        }
         let grown = self.growth(record, &frame);
         let has_answer = match api {
             Api::Generate => self.replace_text(frame.text.as_deref()),
@@ -173,6 +170,9 @@ impl State {
         if is_output {
             let is_answer = has_answer || frame.reasoning.is_none();
             self.output(record, grown, is_answer, at);
+        }
+        if let Some(error) = frame.error {
+            self.error.get_or_insert(error);
         }
         record.prompt_tokens = frame.prompt_tokens.or(record.prompt_tokens);
         record.cached_tokens = frame.cached_tokens.or(record.cached_tokens);

@@ -18,7 +18,7 @@ pub(super) fn end(error: &reqwest::Error) -> End {
 /// The kind of a transport error, and its innermost cause in words.
 #[must_use]
 pub fn classify(error: &reqwest::Error) -> (Failure, String) {
-    let chain: Vec<&(dyn Error + 'static)> = std::iter::successors(error.source(), |cause| cause.source()).collect();
+    let chain: Vec<&(dyn Error + 'static)> = std::iter::successors(error.source(), |cause| (*cause).source()).collect();
     let io = chain.iter().rev().find_map(|cause| cause.downcast_ref::<io::Error>());
     let cause = chain.last().map_or_else(|| error.to_string(), ToString::to_string);
     let says = |words: &[&str]| chain.iter().any(|c| words.iter().any(|w| c.to_string().to_lowercase().contains(w)));

@@ -35,7 +35,10 @@ fn sessions(groups: u32, sessions: u32, turns: u32) -> String {
 }
 
 /// Runs a load against a server that serves each turn as `serve` says, in virtual time.
-fn run<F>(make: impl FnOnce(&Clock) -> Load, serve: impl Fn(Clock, TurnRecord) -> F + Clone + Send + Sync + 'static) -> (Driven, Vec<TurnRecord>)
+fn run<F>(
+    make: impl FnOnce(&Clock) -> Load,
+    serve: impl Fn(Clock, TurnRecord) -> F + Clone + Send + Sync + 'static,
+) -> (Driven, Vec<TurnRecord>)
 where
     F: Future<Output = TurnRecord> + Send + 'static,
 {
@@ -57,7 +60,10 @@ where
 }
 
 /// A server that takes `span` for every turn.
-fn steady(span: Duration) -> impl Fn(Clock, TurnRecord) -> std::pin::Pin<Box<dyn Future<Output = TurnRecord> + Send>> + Clone + Send + Sync + 'static {
+fn steady(
+    span: Duration,
+) -> impl Fn(Clock, TurnRecord) -> std::pin::Pin<Box<dyn Future<Output = TurnRecord> + Send>> + Clone + Send + Sync + 'static
+{
     move |clock, mut turn| {
         Box::pin(async move {
             turn.sent_us = Some(clock.now().into());
@@ -75,7 +81,8 @@ fn limits(sessions: Option<usize>, turns: Option<usize>, think: Duration) -> Lim
 
 #[test]
 fn a_closed_loop_refills_a_slot_the_instant_it_is_free() {
-    let (driven, records) = run(|clock| load(&sessions(2, 5, 1), limits(Some(4), None, Duration::ZERO), clock), steady(100 * MS));
+    let (driven, records) =
+        run(|clock| load(&sessions(2, 5, 1), limits(Some(4), None, Duration::ZERO), clock), steady(100 * MS));
     assert_eq!((driven.max_in_flight, driven.ended.since(driven.started)), (4, Micros(300_000)));
     let mut due: Vec<u64> = records.iter().map(|turn| turn.due_us.0 / 1000).collect();
     due.sort_unstable();
@@ -85,7 +92,8 @@ fn a_closed_loop_refills_a_slot_the_instant_it_is_free() {
 
 #[test]
 fn turns_of_a_session_are_sequential_and_wait_for_their_user() {
-    let (_, mut records) = run(|clock| load(&sessions(1, 1, 3), limits(Some(4), None, 50 * MS), clock), steady(100 * MS));
+    let (_, mut records) =
+        run(|clock| load(&sessions(1, 1, 3), limits(Some(4), None, 50 * MS), clock), steady(100 * MS));
     records.sort_by_key(|turn| turn.turn);
     let due: Vec<u64> = records.iter().map(|turn| turn.due_us.0 / 1000).collect();
     assert_eq!(due, [0, 150, 300]);
@@ -95,7 +103,8 @@ fn turns_of_a_session_are_sequential_and_wait_for_their_user() {
 #[test]
 fn a_limit_of_turns_moves_due_times_only_without_a_rate() {
     let closed = sessions(1, 3, 1);
-    let (driven, records) = run(|clock| load(&closed, limits(Some(3), Some(1), Duration::ZERO), clock), steady(100 * MS));
+    let (driven, records) =
+        run(|clock| load(&closed, limits(Some(3), Some(1), Duration::ZERO), clock), steady(100 * MS));
     assert_eq!(driven.max_in_flight, 1);
     assert!(records.iter().all(|turn| turn.sent_us == Some(turn.due_us)), "due is the permit's instant");
     let open = format!("{closed}\nload.rate = 1000.0");
