@@ -1,4 +1,6 @@
 //! The one integration-test binary. `#[cfg(test)]` is always true here; it lets clippy see that helpers are test code too.
 
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 mod policy;
