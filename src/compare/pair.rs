@@ -145,18 +145,13 @@ fn unique(differences: Vec<Difference>) -> Vec<Difference> {
 mod tests {
     use super::*;
     use crate::compare::Pooling;
-    use crate::record::{Failure, Outcome, TurnRecord};
-    use crate::report::tests::{context, served};
+    use crate::report::tests::{answered_after, context, failed};
     use crate::report::{Accumulator, Closing, State};
-    use crate::units::Micros;
 
     /// A block whose turns have these TTFTs, in ms.
-    pub(crate) fn block(round: u32, arm: &str, ttfts: &[u64]) -> BlockResult {
+    fn block(round: u32, arm: &str, ttfts: &[u64]) -> BlockResult {
         let mut accumulator = Accumulator::new(context(1, ttfts.len() as u64));
-        for (n, ttft) in (0..).zip(ttfts) {
-            let first = Some(Micros(ttft * 1_000));
-            accumulator.add(&TurnRecord { first_us: first, answer_us: first, ..served(n, 0, 0, 50) });
-        }
+        (0..).zip(ttfts).for_each(|(session, ttft)| accumulator.add(&answered_after(session, *ttft)));
         BlockResult { round, arm: arm.into(), report: accumulator.finish(Closing::plain(State::Complete)) }
     }
 
@@ -231,8 +226,8 @@ mod tests {
     #[test]
     fn survivors_of_an_arm_that_fails_more_are_not_comparable() {
         let mut accumulator = Accumulator::new(context(1, 2));
-        accumulator.add(&served(0, 0, 0, 0));
-        accumulator.add(&TurnRecord { outcome: Outcome::Failed(Failure::Reset), ..served(1, 0, 0, 0) });
+        accumulator.add(&answered_after(0, 100));
+        accumulator.add(&failed(1));
         let failing =
             BlockResult { round: 1, arm: "b".into(), report: accumulator.finish(Closing::plain(State::Complete)) };
         let comparison = compare(&[block(1, "a", &[100, 100]), failing], "a", &[]).unwrap();

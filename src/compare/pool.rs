@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::shape::{Arm, ArmValue, Pooling};
-use crate::record::Place;
-use crate::report::{HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, Verdict};
-use crate::stats::{Distribution, Summary, mean, rounded};
+use crate::report::{HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, Summary, Verdict};
+use crate::stats::{Distribution, mean, rounded};
 
 /// How a metric is pooled.
 pub(super) fn pooling(metric: &Metric) -> Pooling {
@@ -89,20 +88,15 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
 }
 
 fn rows(reports: &[&RunReport]) -> Vec<PlaceRow> {
-    let mut places: BTreeMap<&Place, Vec<&PlaceRow>> = BTreeMap::new();
+    let mut places: BTreeMap<_, Vec<&PlaceRow>> = BTreeMap::new();
     for row in reports.iter().flat_map(|report| &report.ranks) {
         places.entry(&row.place).or_default().push(row);
     }
-    places.into_iter().map(|(place, rows)| pooled_row(place, &rows)).collect()
+    places.into_values().filter_map(|rows| pooled_row(&rows)).collect()
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "token counts are positive and stay below 2^53"
-)]
-fn pooled_row(place: &Place, rows: &[&PlaceRow]) -> PlaceRow {
+#[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
+fn pooled_row(rows: &[&PlaceRow]) -> Option<PlaceRow> {
     let sum = |get: fn(&PlaceRow) -> Option<u64>| rows.iter().filter_map(|row| get(row)).reduce(|a, b| a + b);
     // Σ cached / Σ prompt of the turns that report both: each row gives that sum of prompts back as cached / hit rate.
     let (mut cached, mut covered) = (0.0, 0.0);
@@ -114,8 +108,8 @@ fn pooled_row(place: &Place, rows: &[&PlaceRow]) -> PlaceRow {
     }
     let measured = rows.iter().filter_map(|row| Some((row.ttft_us.as_ref(), row.ttft_ms.as_ref()?)));
     let ttft = merge(measured).filter(|merged| merged.count() > 0);
-    PlaceRow {
-        place: place.clone(),
+    Some(PlaceRow {
+        place: rows.first()?.place.clone(),
         turns: rows.iter().map(|row| row.turns).sum(),
         prompt_tokens: sum(|row| row.prompt_tokens),
         cached_tokens: sum(|row| row.cached_tokens),
@@ -123,5 +117,5 @@ fn pooled_row(place: &Place, rows: &[&PlaceRow]) -> PlaceRow {
         output_tokens: sum(|row| row.output_tokens),
         ttft_ms: ttft.as_ref().and_then(|merged| Some(merged.summary()?.scaled(1e-3))),
         ttft_us: ttft.map(|merged| merged.encode()),
-    }
+    })
 }

@@ -24,6 +24,8 @@ pub use shape::{
     PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
 };
 
+pub use crate::stats::Summary;
+
 use crate::stats::rounded;
 use crate::units::Micros;
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
-use crate::profile::{RunSpec, Target};
+use crate::profile::{Pacing, RunSpec, Target};
 use crate::record::Place;
 use crate::stats::Summary;
 use crate::units::Micros;
@@ -275,6 +275,20 @@ pub struct Client {
 pub struct InFlight {
     pub mean: Option<f64>,
     pub max: Option<u64>,
+}
+
+impl Manifest {
+    /// The load that was asked for, in words.
+    #[must_use]
+    pub fn load(&self) -> String {
+        match self.spec.load.pacing {
+            Pacing::Closed { sessions } => format!("closed loop, {sessions} sessions in flight"),
+            Pacing::Open { per_second, sessions: None, .. } => format!("open loop, {per_second} sessions/s"),
+            Pacing::Open { per_second, sessions: Some(cap), .. } => {
+                format!("open loop, {per_second} sessions/s, at most {cap} in flight")
+            }
+        }
+    }
 }
 
 impl Totals {

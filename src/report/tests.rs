@@ -115,6 +115,17 @@ pub(crate) fn served(session: u32, at: u64, rank: u16, cached: u32) -> TurnRecor
     }
 }
 
+/// Half of the prompt cached, first token after `ttft` ms.
+pub(crate) fn answered_after(session: u32, ttft: u64) -> TurnRecord {
+    let first = Some(Micros(ttft * 1_000));
+    TurnRecord { first_us: first, answer_us: first, ..served(session, 0, 0, 50) }
+}
+
+/// A reply that was reset under way.
+pub(crate) fn failed(session: u32) -> TurnRecord {
+    ended(session, 0, Outcome::Failed(Failure::Reset))
+}
+
 fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
     TurnRecord { outcome, ..served(session, at, 0, 0) }
 }
