@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// A node of the tree; valid as long as the node is locked, or until the next eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(usize);
+pub(super) struct NodeId(usize);
 
 const ROOT: NodeId = NodeId(0);
 
@@ -26,24 +26,24 @@ struct Node {
 
 /// How much of a prompt is held, and by which node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Match {
-    pub node: NodeId,
-    pub tokens: usize,
+pub(super) struct Match {
+    pub(super) node: NodeId,
+    pub(super) tokens: usize,
 }
 
 /// What an insertion did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inserted {
-    pub node: NodeId,
+pub(super) struct Inserted {
+    pub(super) node: NodeId,
     /// Length of the sequence that the tree now holds: the input floored to the page size.
-    pub tokens: usize,
+    pub(super) tokens: usize,
     /// How many of them it did not hold before.
-    pub new: usize,
+    pub(super) new: usize,
 }
 
 /// The tree and its counts in tokens.
 #[derive(Debug)]
-pub struct PrefixCache {
+pub(super) struct PrefixCache {
     page: usize,
     nodes: Vec<Node>,
     vacant: Vec<NodeId>,
@@ -58,7 +58,7 @@ pub struct PrefixCache {
 impl PrefixCache {
     /// An empty tree that shares whole pages of `page` tokens (at least 1).
     #[must_use]
-    pub fn new(page: usize) -> Self {
+    pub(super) fn new(page: usize) -> Self {
         let root = Node { edge: vec![], parent: ROOT, children: HashMap::new(), locks: 1, used: 0 };
         let (vacant, candidates) = (vec![], BTreeSet::new());
         Self { page: page.max(1), nodes: vec![root], vacant, candidates, ticks: 0, tokens: 0, locked: 0, evicted: 0 }
@@ -66,30 +66,30 @@ impl PrefixCache {
 
     /// Tokens in the tree that running requests pin.
     #[must_use]
-    pub fn locked(&self) -> usize {
+    pub(super) fn locked(&self) -> usize {
         self.locked
     }
 
     /// Tokens in the tree that could be evicted (parents follow their children).
     #[must_use]
-    pub fn evictable(&self) -> usize {
+    pub(super) fn evictable(&self) -> usize {
         self.tokens - self.locked
     }
 
     /// Tokens evicted since the start.
     #[must_use]
-    pub fn evicted(&self) -> u64 {
+    pub(super) fn evicted(&self) -> u64 {
         self.evicted
     }
 
     /// The longest held prefix of `prompt`, whole pages only. Refreshes the path and splits a node that matches in part.
-    pub fn longest_prefix(&mut self, prompt: &[u32]) -> Match {
+    pub(super) fn longest_prefix(&mut self, prompt: &[u32]) -> Match {
         let (node, tokens) = self.walk(prompt);
         Match { node, tokens }
     }
 
     /// Holds all whole pages of `sequence`; the part that is new becomes one leaf.
-    pub fn insert(&mut self, sequence: &[u32]) -> Inserted {
+    pub(super) fn insert(&mut self, sequence: &[u32]) -> Inserted {
         let whole = &sequence[..self.floor(sequence.len())];
         let (mut node, held) = self.walk(whole);
         let rest = &whole[held..];
@@ -107,7 +107,7 @@ impl PrefixCache {
     }
 
     /// Pins the path from the root to `node`.
-    pub fn lock(&mut self, mut node: NodeId) {
+    pub(super) fn lock(&mut self, mut node: NodeId) {
         while node != ROOT {
             let entry = &mut self.nodes[node.0];
             if entry.locks == 0 {
@@ -120,7 +120,7 @@ impl PrefixCache {
     }
 
     /// Takes back one `lock` of the same node.
-    pub fn unlock(&mut self, mut node: NodeId) {
+    pub(super) fn unlock(&mut self, mut node: NodeId) {
         while node != ROOT {
             let entry = &mut self.nodes[node.0];
             debug_assert!(entry.locks > 0, "unlock without lock");
@@ -135,7 +135,7 @@ impl PrefixCache {
     }
 
     /// Evicts whole leaves until at least `wanted` tokens are freed or nothing unlocked is left. Says how many were freed.
-    pub fn evict(&mut self, wanted: usize) -> usize {
+    pub(super) fn evict(&mut self, wanted: usize) -> usize {
         let mut freed = 0;
         while freed < wanted {
             let Some((_, id)) = self.candidates.pop_first() else { break };
@@ -146,7 +146,7 @@ impl PrefixCache {
     }
 
     /// Forgets everything. Only for a rank without running requests.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         let (evicted, page) = (self.evicted, self.page);
         *self = Self::new(page);
         self.evicted = evicted;
@@ -154,7 +154,7 @@ impl PrefixCache {
 
     /// Length of the whole pages in `tokens`.
     #[must_use]
-    pub fn floor(&self, tokens: usize) -> usize {
+    pub(super) fn floor(&self, tokens: usize) -> usize {
         tokens / self.page * self.page
     }
 

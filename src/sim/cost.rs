@@ -18,20 +18,20 @@ pub struct Costs {
 
 /// What one pass has to compute, gathered over the ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
-    pub ranks: u32,
-    pub prefilling: bool,
+pub(super) struct Load {
+    pub(super) ranks: u32,
+    pub(super) prefilling: bool,
     /// Prefill tokens and decoding sequences, summed over ranks.
-    pub tokens: u64,
+    pub(super) tokens: u64,
     /// Decoding sequences on the fullest rank.
-    pub fullest: u64,
+    pub(super) fullest: u64,
 }
 
 impl Costs {
     /// `(any prefill ? prefill_base : decode_base) + per_token × T`, where T is the sum of tokens when any rank prefills and
     /// otherwise ranks × the fullest rank's batch (SGLang's `DpPaddingMode`: `SUM_LEN` and `MAX_LEN`).
     #[must_use]
-    pub fn duration(&self, load: &Load) -> Duration {
+    pub(super) fn duration(&self, load: &Load) -> Duration {
         let (base, tokens) = if load.prefilling {
             (self.prefill_base, load.tokens)
         } else {

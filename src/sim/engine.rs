@@ -26,7 +26,10 @@ impl Engine {
 
     /// Hands a request to a rank; it is seen by the first step that begins at or after its arrival.
     pub fn submit(&mut self, rank: u16, job: Job) {
-        debug_assert!(!job.prompt.is_empty() && !job.output.is_empty(), "the front end refuses empty prompts and replies");
+        debug_assert!(
+            !job.prompt.is_empty() && !job.output.is_empty(),
+            "the front end refuses empty prompts and replies"
+        );
         self.ranks[usize::from(rank)].receive(job);
     }
 

@@ -46,8 +46,8 @@ pub enum Event {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
     pub at: Duration,
-    pub running: u64,
-    pub waiting: u64,
+    pub running: u32,
+    pub waiting: u32,
     /// Slots that live requests hold, each shared prefix once.
     pub used_tokens: u64,
     /// Plus the full length of what waits.
@@ -104,14 +104,14 @@ enum Work {
 
 /// What a planned step adds to the load of the whole fleet.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    pub prefill: u64,
-    pub decode: u64,
+pub(super) struct Share {
+    pub(super) prefill: u64,
+    pub(super) decode: u64,
 }
 
 /// A rank between or within steps.
 #[derive(Debug)]
-pub struct RankState {
+pub(super) struct RankState {
     id: u16,
     limits: Limits,
     cache: PrefixCache,
@@ -133,7 +133,7 @@ const PUBLISH_EVERY: u32 = 15;
 
 impl RankState {
     #[must_use]
-    pub fn new(id: u16, limits: Limits) -> Self {
+    pub(super) fn new(id: u16, limits: Limits) -> Self {
         Self {
             id,
             limits,
@@ -151,24 +151,24 @@ impl RankState {
     }
 
     /// Puts a request into the socket; the scheduler sees it at the next step.
-    pub fn receive(&mut self, job: Job) {
+    pub(super) fn receive(&mut self, job: Job) {
         self.inbox.push_back(job);
     }
 
     /// When the next unseen request arrives.
     #[must_use]
-    pub fn next_arrival(&self) -> Option<Duration> {
+    pub(super) fn next_arrival(&self) -> Option<Duration> {
         self.inbox.front().map(|job| job.arrival)
     }
 
     /// No request anywhere on this rank.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.inbox.is_empty() && self.waiting.is_empty() && self.prefilling.is_empty() && self.running.is_empty()
     }
 
     /// Empties the cache if the rank is idle; says whether it was.
-    pub fn flush(&mut self) -> bool {
+    pub(super) fn flush(&mut self) -> bool {
         let is_idle = self.is_idle();
         if is_idle {
             self.cache.clear();
@@ -177,7 +177,7 @@ impl RankState {
     }
 
     /// Drops a request: at once when it waits, at the next commit when it runs. Says whether it was here.
-    pub fn abort(&mut self, id: JobId) -> bool {
+    pub(super) fn abort(&mut self, id: JobId) -> bool {
         let before = self.inbox.len() + self.waiting.len();
         self.inbox.retain(|job| job.id != id);
         self.waiting.retain(|job| job.id != id);
@@ -190,7 +190,7 @@ impl RankState {
     }
 
     /// Decides the next step: prefill first (the cut prompt, then first come first served), else decode.
-    pub fn plan(&mut self, now: Duration, events: &mut Vec<Event>) -> Share {
+    pub(super) fn plan(&mut self, now: Duration, events: &mut Vec<Event>) -> Share {
         while self.inbox.front().is_some_and(|job| job.arrival <= now) {
             self.waiting.extend(self.inbox.pop_front());
         }
@@ -272,7 +272,7 @@ impl RankState {
     }
 
     /// Ends the step: publishes the load as it was before (as SGLang does), then the tokens.
-    pub fn commit(&mut self, now: Duration, events: &mut Vec<Event>) {
+    pub(super) fn commit(&mut self, now: Duration, events: &mut Vec<Event>) {
         self.steps_since_published += 1;
         if self.work == Work::Prefill || self.steps_since_published >= PUBLISH_EVERY {
             self.publish(now);
@@ -287,44 +287,42 @@ impl RankState {
     fn commit_prefill(&mut self, events: &mut Vec<Event>) {
         for mut active in std::mem::take(&mut self.prefilling) {
             let is_cut = active.computed < active.job.prompt.len();
-            self.share(&mut active);
             if active.is_aborted {
-                self.cache.unlock(active.node);
-                self.private -= active.private();
+                self.release(active);
             } else if is_cut {
+                self.share(&mut active);
                 self.prefilling.push(active);
-            } else if !self.emit(&mut active, events) {
-                self.running.push(active);
+            } else {
+                self.share(&mut active);
+                self.emit(active, events);
             }
         }
     }
 
     fn commit_decode(&mut self, events: &mut Vec<Event>) {
-        for mut active in std::mem::take(&mut self.running) {
+        for active in std::mem::take(&mut self.running) {
             if active.is_aborted {
                 self.release(active);
-                continue;
-            }
-            self.counts.decoded += 1;
-            if !self.emit(&mut active, events) {
-                self.running.push(active);
+            } else {
+                self.counts.decoded += 1;
+                self.emit(active, events);
             }
         }
     }
 
-    /// Gives out one token; says whether it was the last, in which case the request is gone.
-    fn emit(&mut self, active: &mut Active, events: &mut Vec<Event>) -> bool {
+    /// Gives out one token; the request then goes on, or leaves with its last one.
+    fn emit(&mut self, mut active: Active, events: &mut Vec<Event>) {
         active.generated += 1;
         let is_last = active.generated == active.job.output.len();
         events.push(Event::Token { job: active.job.id, index: count(active.generated), is_last });
         if is_last {
-            self.share(active);
-            self.cache.unlock(active.node);
-            self.private -= active.private();
+            self.release(active);
+        } else {
+            self.running.push(active);
         }
-        is_last
     }
 
+    /// Leaves what was computed to the cache, for others to find or evict.
     fn release(&mut self, mut active: Active) {
         self.share(&mut active);
         self.cache.unlock(active.node);
@@ -348,13 +346,13 @@ impl RankState {
     }
 
     /// Writes the load where the controller reads it.
-    pub fn publish(&mut self, now: Duration) {
+    pub(super) fn publish(&mut self, now: Duration) {
         self.steps_since_published = 0;
         let used_tokens = (self.cache.locked() + self.private) as u64;
         self.published = Snapshot {
             at: now,
-            running: self.running.len() as u64,
-            waiting: self.waiting.len() as u64,
+            running: count(self.running.len()),
+            waiting: count(self.waiting.len()),
             used_tokens,
             total_tokens: used_tokens + self.waiting_tokens(),
         };
@@ -362,7 +360,7 @@ impl RankState {
 
     /// The last published load.
     #[must_use]
-    pub fn published(&self) -> Snapshot {
+    pub(super) fn published(&self) -> Snapshot {
         self.published
     }
 
@@ -371,7 +369,7 @@ impl RankState {
     }
 
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         Counts {
             running: (self.running.len() + self.prefilling.len()) as u64,
             waiting: (self.waiting.len() + self.inbox.len()) as u64,
