@@ -187,8 +187,7 @@ mod tests {
             });
             first.await.unwrap();
             second.await.unwrap();
-            let log = log.lock().unwrap().clone();
-            log
+            log.lock().unwrap().clone()
         })
         .unwrap();
         assert_eq!(order, ["first", "first again", "second"]);

@@ -128,6 +128,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_exactly_at_the_bound_is_taken_and_one_above_it_is_not() {
+        let order = ranks(4);
+        let take = |first| {
+            guarded(&order, Guard::Requests, MaxLoadSkew::default(), loads(&[(first, 0), (1, 0), (2, 0), (2, 0)]))
+        };
+        assert_eq!(take(3), Some(Rank(0)), "3 is one and a half times the mean of 2");
+        assert_eq!(take(7), Some(Rank(1)), "7 is above one and a half times the mean of 3");
+    }
+
+    #[test]
     fn a_modulo_hash_moves_nearly_every_key_when_a_rank_leaves() {
         let (all, rest) = (ranks(8), ranks(7));
         let moved = (0..500_u32).filter(|&key| prefix_match(&[key], &all) != prefix_match(&[key], &rest)).count();

@@ -186,3 +186,33 @@ impl Controller {
         self.slots[usize::from(rank.0)].load
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(controller: &mut Controller, now_ms: u64, taken_ms: u64, running: u32) -> u32 {
+        let taken = Duration::from_millis(taken_ms);
+        let snapshot = Snapshot { rank: Rank(0), taken, running, waiting: 1, tokens: 0 };
+        controller.refresh(Duration::from_millis(now_ms), &[snapshot]);
+        controller.load(Rank(0)).unwrap().requests
+    }
+
+    #[test]
+    fn snapshots_are_read_once_in_20_ms_and_only_when_they_are_new() {
+        let mut controller = Controller::new(Method::TotalRequests, Affinity::default(), 1);
+        assert_eq!(told(&mut controller, 5, 1, 10), 11, "the first is read at once");
+        assert_eq!(told(&mut controller, 24, 24, 20), 11, "19 ms later none is");
+        assert_eq!(told(&mut controller, 25, 24, 20), 21, "20 ms later it is");
+        controller.dispatch(&Arrival::default()).unwrap();
+        assert_eq!(told(&mut controller, 60, 24, 20), 22, "the old report leaves the guess in place");
+        assert_eq!(told(&mut controller, 90, 61, 20), 21, "the same numbers of a later time replace it");
+    }
+
+    #[test]
+    fn methods_that_read_no_loads_never_ask_for_snapshots() {
+        let asks =
+            Method::ALL.map(|method| Controller::new(method, Affinity::default(), 2).refresh_due(Duration::ZERO));
+        assert_eq!(asks, [false, true, true, false, true]);
+    }
+}

@@ -4,6 +4,17 @@
 //! SGLang's names are kept: `round_robin`, `total_requests`, `total_tokens` (0.5.23), `prefix_match` (PR #26612) and
 //! `prefix_affinity` (PR #31170). [`choose`] holds the choices, [`Controller`] the counters that SGLang keeps around them:
 //! the loads it was told, and its own guess of what it has sent since.
+//!
+//! ```
+//! use gspbench::policy::{Affinity, Arrival, Controller, Method};
+//!
+//! let mut controller = Controller::new(Method::PrefixAffinity, Affinity::default(), 8);
+//! let turn = Arrival { key: Some("session-1"), ..Arrival::default() };
+//! let first = controller.dispatch(&turn)?;
+//! assert_eq!(controller.dispatch(&turn)?.rank, first.rank);
+//! assert!(controller.dispatch(&turn)?.spilled(), "two requests are all that an idle server lets one rank have");
+//! # Ok::<(), gspbench::policy::NoRank>(())
+//! ```
 
 pub mod choose;
 mod controller;
