@@ -7,6 +7,8 @@ mod facts;
 mod flags;
 mod interrupt;
 mod output_args;
+mod plan;
+mod profiles;
 mod progress;
 mod recorder;
 mod run;
@@ -32,6 +34,8 @@ struct Cli {
 enum Command {
     Ab(Box<ab::AbArgs>),
     Run(Box<run::RunArgs>),
+    Plan(Box<plan::PlanArgs>),
+    Profiles(profiles::ProfilesArgs),
     Sim(Box<sim::SimArgs>),
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -57,6 +61,8 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Ab(args) => ab::run(args),
         Command::Run(args) => run::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Profiles(args) => profiles::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Other(words) => Ok(unknown(words)),
     }

@@ -8,12 +8,14 @@ mod markdown;
 mod number;
 mod page;
 mod places;
+mod plan;
 mod run;
 mod terminal;
 
 pub use comparison::comparison;
 pub use markdown::markdown;
 pub use page::{Grid, Page, Section};
+pub use plan::plan;
 pub use run::run;
 pub use terminal::terminal;
 

@@ -23,6 +23,6 @@ pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
 pub use prompt::{Message, Prompt, Prompter, Role};
 pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
 
-/// What later stages need of a request's shape, so that they need no other room for it.
-pub use crate::profile::{Api, ChatLayout, PromptAs, RequestSpec};
+/// What later stages need of a profile's words, so that they need no other room for them.
+pub use crate::profile::{Api, ChatLayout, Length, Pacing, PromptAs, RequestSpec};
 pub use crate::text::JOINT;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, precise};
-use super::summary::{PlanWarning, own_tokens, rounded};
+use super::summary::{PlanWarning, own_tokens, rounded, shared_prompts};
 
 /// Turns over the mean above which a rank is called hot.
 const HOT: f64 = 1.5;
@@ -49,12 +49,13 @@ impl Placement {
         Some(placement)
     }
 
-    /// The most that a rank should hold at once: its groups' system prompts, and its share of the sessions in flight.
+    /// The most that a rank should hold at once: its groups' shared prompts, and its part of the sessions in flight.
     pub(super) fn working_set(&self, plan: &Plan, in_flight: u32) -> u64 {
         let all = precise(self.turns_per_rank.iter().sum());
+        let (prompts, own) = (shared_prompts(plan), own_tokens(plan));
         let rank = |groups: &BTreeSet<u32>, turns: u64| {
-            let shared: u64 = groups.iter().map(|group| u64::from(plan.system_tokens[*group as usize])).sum();
-            precise(shared) + f64::from(in_flight) * own_tokens(plan) * precise(turns) / all
+            let shared: u64 = groups.iter().filter_map(|group| prompts.get(group)).sum();
+            precise(shared) + f64::from(in_flight) * own * precise(turns) / all
         };
         let ranks = self.groups_per_rank.iter().zip(&self.turns_per_rank);
         rounded(ranks.map(|(groups, turns)| rank(groups, *turns)).fold(0.0, f64::max))

@@ -1,12 +1,13 @@
 //! A plan before any server is asked: what it sends, what reuse it allows, whether caches hold it, how long it takes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::oracle::{Aliasing, Reuse, RoundRobin, aliasing, cold_ranks, ideal, round_robin};
 use super::placement::Placement;
-use super::plan::{Plan, Totals, precise};
+use super::plan::{Plan, SessionPlan, Totals, precise};
 use crate::profile::{KeyScope, Length, Order, Pacing, RunSpec};
 
 /// All that `gspbench plan` shows.
@@ -35,8 +36,8 @@ pub struct PlanSummary {
     pub warnings: Vec<PlanWarning>,
 }
 
-/// Tokens that one rank's cache should hold at once so that no shared prefix is lost: the system prompts of the groups
-/// that it serves, and what the sessions in flight have of their own.
+/// Tokens that one rank's cache should hold at once so that nothing is lost that will be asked for again: the shared system
+/// prompts of its groups, and all that the sessions in flight have of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkingSet {
     pub kv_tokens_per_rank: u64,
@@ -187,21 +188,32 @@ fn run_time(plan: &Plan, cost: StepCost, ranks: u32, in_flight: u32, prefill: f6
     busy.max(scheduled)
 }
 
-/// What a rank holds when turns go anywhere: every group that it will have met, and its share of all sessions in flight,
-/// each of them on every rank that it visits.
+/// What a rank should hold when turns go anywhere: every shared prompt that it will have met, and each session in flight
+/// if it has been there.
 fn spread_working_set(plan: &Plan, ranks: u32, in_flight: u32) -> u64 {
-    let ranks_f = f64::from(ranks);
-    let shared: f64 =
-        cold_ranks(plan, ranks).iter().map(|(group, met)| met * f64::from(plan.system_tokens[*group as usize])).sum();
-    let visits = 1.0 - (1.0 - 1.0 / ranks_f).powf(f64::from(plan.workload.turns.get()));
-    rounded(shared / ranks_f + f64::from(in_flight) * visits * own_tokens(plan))
+    let met = cold_ranks(plan, ranks);
+    let shared: f64 = shared_prompts(plan).iter().map(|(group, tokens)| met[group] * precise(*tokens)).sum();
+    let visits = 1.0 - (1.0 - 1.0 / f64::from(ranks)).powf(f64::from(plan.workload.turns.get()));
+    rounded(shared / f64::from(ranks) + f64::from(in_flight) * visits * own_tokens(plan))
 }
 
-/// Mean tokens that a session ends with beside the system prompt.
+/// Tokens of the system prompts that more than one session has. That of a lone session is its own, and done with it.
+pub(super) fn shared_prompts(plan: &Plan) -> BTreeMap<u32, u64> {
+    let mut sessions: BTreeMap<u32, u32> = BTreeMap::new();
+    plan.sessions.iter().for_each(|session| *sessions.entry(session.group).or_default() += 1);
+    let shared = sessions.into_iter().filter(|(_, sessions)| *sessions > 1);
+    shared.map(|(group, _)| (group, u64::from(plan.system_tokens[group as usize]))).collect()
+}
+
+/// Mean tokens that a session ends with beside a shared system prompt.
 pub(super) fn own_tokens(plan: &Plan) -> f64 {
-    let turns = plan.sessions.iter().flat_map(|session| &session.turns);
-    let own: u64 = turns.map(|turn| u64::from(turn.question_tokens) + u64::from(turn.output_tokens)).sum();
-    precise(own) / precise(plan.sessions.len() as u64)
+    let shared = shared_prompts(plan);
+    let own = |session: &SessionPlan| {
+        let lone = if shared.contains_key(&session.group) { 0 } else { plan.system_tokens[session.group as usize] };
+        let turns = session.turns.iter().map(|turn| u64::from(turn.question_tokens) + u64::from(turn.output_tokens));
+        u64::from(lone) + turns.sum::<u64>()
+    };
+    precise(plan.sessions.iter().map(own).sum()) / precise(plan.sessions.len() as u64)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of lengths, never below 0")]

@@ -8,3 +8,5 @@ mod layers;
 mod policy;
 #[cfg(test)]
 mod scripted;
+#[cfg(test)]
+mod workload;

@@ -52,6 +52,15 @@ fn working_sets_count_the_groups_of_a_rank_and_the_sessions_in_flight() {
 }
 
 #[test]
+fn the_prompt_of_a_lone_session_is_held_only_while_the_session_lasts() {
+    let mut chat = spec(60, 1, 5, 6144, 2048, 128);
+    chat.load.pacing = Pacing::Closed { sessions: 12.try_into().unwrap() };
+    chat.server.ranks = 1.try_into().unwrap();
+    let sets = summary(&chat).working_set;
+    assert_eq!((sets.affinity, sets.round_robin), (Some(12 * (6144 + 5 * 2176)), 12 * (6144 + 5 * 2176)));
+}
+
+#[test]
 fn warnings_say_which_caches_hold_the_workload() {
     let kinds = |kv| {
         let mut gsp = spec(16, 32, 1, 4000, 100, 60);

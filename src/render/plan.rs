@@ -1,0 +1,231 @@
+//! A plan as a page: what will be sent, what reuse it allows, whether it fits, how long it takes.
+
+use super::number::{figure, or_dash, percent, plural, whole, word};
+use super::page::{Grid, Page, Section};
+use crate::workload::{Aliasing, Length, Pacing, PlanSummary, PlanWarning};
+
+/// The page of one plan; warnings last.
+#[must_use]
+pub fn plan(summary: &PlanSummary) -> Page {
+    let mut sections = vec![Section::Lines(workload(summary)), Section::Table(placements(summary))];
+    if summary.placement.is_some() {
+        sections.push(Section::Details { summary: "Where the keys prefer to go".into(), tables: vec![ranks(summary)] });
+    }
+    sections.push(Section::Lines(estimate(summary)));
+    sections.push(Section::Lines(summary.warnings.iter().map(|w| format!("note: {}", warning(w))).collect()));
+    Page { title: format!("gspbench plan · {}", summary.name), sections }
+}
+
+fn workload(summary: &PlanSummary) -> Vec<String> {
+    let totals = &summary.totals;
+    let turns = match summary.turns_per_session {
+        1 => "1 turn each".to_owned(),
+        turns => format!("{turns} turns each"),
+    };
+    let keys = summary.placement.as_ref().map_or_else(
+        || "no keys".to_owned(),
+        |placement| format!("{} by {}", plural(placement.keys, "key"), word(&summary.key_by)),
+    );
+    vec![
+        format!(
+            "workload: {}, {}, {turns} · {} prompt + {} output tokens · {} distinct prompts",
+            plural(totals.groups, "group"),
+            plural(totals.sessions, "session"),
+            whole(totals.prompt_tokens),
+            whole(totals.output_tokens),
+            whole(totals.distinct_prompts),
+        ),
+        format!(
+            "lengths: system prompt {}, question {}, output {} tokens",
+            length(summary.system_tokens),
+            length(summary.question_tokens),
+            length(summary.output_tokens),
+        ),
+        format!("load: {} · {} order · {keys}", load(summary), word(&summary.order)),
+        format!("seed {} · digest {}", summary.seed, summary.digest),
+    ]
+}
+
+fn length(Length { min, max }: Length) -> String {
+    if min == max { whole(min.into()) } else { format!("{}–{}", whole(min.into()), whole(max.into())) }
+}
+
+fn load(summary: &PlanSummary) -> String {
+    match summary.pacing {
+        Pacing::Closed { sessions: _ } => format!("{} in flight", plural(summary.in_flight.into(), "session")),
+        Pacing::Open { per_second, burstiness, sessions } => {
+            let limit = sessions.map_or("no limit".to_owned(), |limit| format!("at most {limit}"));
+            format!("{per_second} sessions/s, burstiness {burstiness}, {limit} in flight (about {})", summary.in_flight)
+        }
+    }
+}
+
+/// Affinity and its absence side by side.
+fn placements(summary: &PlanSummary) -> Grid {
+    let (ideal, spread, sets) = (&summary.ideal, &summary.round_robin, &summary.working_set);
+    let mut grid = Grid::new(["", "ideal affinity", "round robin"]);
+    let mut row = |name: &str, affinity: String, round_robin: String| grid.row([name.into(), affinity, round_robin]);
+    row("Reuse (%)", percent(ideal.ratio), percent(spread.reuse));
+    row("Cold (rank, group) pairs", whole(summary.totals.groups), figure(spread.cold_pairs));
+    row("Sessions split over ranks (%)", percent(0.0), or_dash(spread.split_share, percent));
+    row("Working set of a rank (tokens)", or_dash(sets.affinity, whole), whole(sets.round_robin));
+    row("… of its KV cache (%)", or_dash(sets.affinity, |set| of(set, summary)), of(sets.round_robin, summary));
+    row("Least run time (s)", figure(summary.run_time.affinity_s), figure(summary.run_time.round_robin_s));
+    grid
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts stay below 2^53")]
+fn of(set: u64, summary: &PlanSummary) -> String {
+    percent(set as f64 / summary.working_set.kv_tokens_per_rank as f64)
+}
+
+fn ranks(summary: &PlanSummary) -> Grid {
+    let mut grid = Grid::new(["rank", "keys", "groups", "turns"]);
+    for placement in &summary.placement {
+        let counts = placement.keys_per_rank.iter().zip(&placement.groups_per_rank).zip(&placement.turns_per_rank);
+        for (rank, ((keys, groups), turns)) in counts.enumerate() {
+            grid.row([rank.to_string(), whole(*keys), whole(groups.len() as u64), whole(*turns)]);
+        }
+    }
+    grid
+}
+
+fn estimate(summary: &PlanSummary) -> Vec<String> {
+    vec![
+        format!(
+            "Reuse is for caches that never evict, over {}. Working sets: shared system prompts and the sessions in flight, \
+             with affinity on the fullest rank, with round robin on the mean one.",
+            plural(summary.ranks.into(), "rank")
+        ),
+        format!(
+            "Least run time: prefill of what is not reused, plus output tokens {} sessions at a time, at the step costs of \
+             the simulator's preset; queues and uneven ranks come on top.",
+            summary.in_flight
+        ),
+    ]
+}
+
+fn warning(warning: &PlanWarning) -> String {
+    match *warning {
+        PlanWarning::NoReuse => "no prompt begins like an earlier one, so no routing can reuse anything: raise \
+                                 sessions_per_group or turns"
+            .into(),
+        PlanWarning::FitsEverywhere { cold_round_robin, cold_ideal } => format!(
+            "every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: {} \
+             cold (rank, group) pairs against {}",
+            figure(cold_round_robin),
+            whole(cold_ideal)
+        ),
+        PlanWarning::RoundRobinThrashes { wanted, held } => format!(
+            "round robin wants {} tokens on each rank and a cache holds {}: it will evict prefixes and reuse less than \
+             shown; affinity fits",
+            whole(wanted),
+            whole(held)
+        ),
+        PlanWarning::AffinityThrashes { wanted, held } => format!(
+            "even with affinity a rank wants {} tokens and its cache holds {}: prefixes will be evicted under every \
+             routing; take fewer or shorter groups",
+            whole(wanted),
+            whole(held)
+        ),
+        PlanWarning::IdleRanks { idle, ranks } => format!(
+            "{idle} of {ranks} ranks have no key: this placement is one draw; another key.salt gives another, more groups \
+             a more even one"
+        ),
+        PlanWarning::HotRank { rank, over_mean } => format!(
+            "rank {rank} is preferred by {} times the mean of turns: expect queues there, or spills where the policy has a \
+             guard",
+            figure(over_mean)
+        ),
+        PlanWarning::Aliasing { cycle: Aliasing::Concurrency(sessions), ranks } => format!(
+            "{sessions} sessions in flight are a multiple of {ranks} ranks, so round robin may return sessions to their \
+             rank by accident: take a number that {ranks} does not divide"
+        ),
+        PlanWarning::Aliasing { cycle: Aliasing::Sessions(sessions), ranks } => format!(
+            "{sessions} sessions are a multiple of {ranks} ranks, so round robin may return sessions to their rank by \
+             accident: compare the share of split sessions with the one above"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Context, builtin, load as profile, run_spec};
+    use crate::render::terminal;
+    use crate::text::Vocabulary;
+    use crate::workload::{StepCost, plan as workload_plan};
+    use std::time::Duration;
+
+    fn summary(name: &str) -> PlanSummary {
+        let raw = profile(name, builtin(name).unwrap(), &[]).unwrap();
+        let spec = run_spec(&raw, &Context { name: name.into(), drawn_seed: 42, compares_arms: true }).unwrap();
+        let cost = StepCost {
+            decode_base: Duration::from_millis(14),
+            prefill_base: Duration::from_millis(42),
+            per_token: Duration::from_nanos(10_600),
+            chunk: 1024,
+        };
+        let plan = workload_plan(&spec, &Vocabulary::words()).unwrap();
+        PlanSummary::new(&spec, &plan, cost, |key| usize::from(key.as_bytes()[16] % 2))
+    }
+
+    #[test]
+    fn a_plan_shows_both_placements_side_by_side() {
+        insta::assert_snapshot!(terminal(&plan(&summary("pd-multiturn"))), @r"
+        gspbench plan · pd-multiturn
+        workload: 60 groups, 60 sessions, 5 turns each · 3,763,200 prompt + 38,400 output tokens · 300 distinct
+            prompts
+        lengths: system prompt 6,144, question 2,048, output 128 tokens
+        load: 12 sessions in flight · shuffled order · 60 keys by session
+        seed 42 · digest be85679396bd034f6ff3ea8d6ea3ffdd
+        ┌───────────────────────────────────────────────────────────────┐
+        │                                  ideal affinity   round robin │
+        ╞═══════════════════════════════════════════════════════════════╡
+        │ Reuse (%)                                  73.1          53.4 │
+        │ Cold (rank, group) pairs                     60         116.2 │
+        │ Sessions split over ranks (%)               0.0          93.8 │
+        │ Working set of a rank (tokens)          105,549       197,904 │
+        │ … of its KV cache (%)                      17.6          33.0 │
+        │ Least run time (s)                        76.39         99.38 │
+        └───────────────────────────────────────────────────────────────┘
+        Where the keys prefer to go
+        ┌──────────────────────────────┐
+        │ rank   keys   groups   turns │
+        ╞══════════════════════════════╡
+        │ 0        31       31     155 │
+        │ 1        29       29     145 │
+        └──────────────────────────────┘
+        Reuse is for caches that never evict, over 2 ranks. Working sets: shared system prompts and the sessions in
+            flight, with affinity on the fullest rank, with round robin on the mean one.
+        Least run time: prefill of what is not reused, plus output tokens 12 sessions at a time, at the step costs of
+            the simulator's preset; queues and uneven ranks come on top.
+        note: every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions:
+            116.2 cold (rank, group) pairs against 60
+        note: 12 sessions in flight are a multiple of 2 ranks, so round robin may return sessions to their rank by
+            accident: take a number that 2 does not divide
+        note: 60 sessions are a multiple of 2 ranks, so round robin may return sessions to their rank by accident:
+            compare the share of split sessions with the one above
+        ");
+    }
+
+    #[test]
+    fn every_warning_says_what_follows() {
+        let warnings = [
+            PlanWarning::NoReuse,
+            PlanWarning::FitsEverywhere { cold_round_robin: 126.5, cold_ideal: 16 },
+            PlanWarning::RoundRobinThrashes { wanted: 2_000_000, held: 1_050_000 },
+            PlanWarning::AffinityThrashes { wanted: 2_000_000, held: 1_050_000 },
+            PlanWarning::IdleRanks { idle: 1, ranks: 8 },
+            PlanWarning::HotRank { rank: 3, over_mean: 2.0 },
+        ];
+        insta::assert_snapshot!(warnings.iter().map(warning).collect::<Vec<_>>().join("\n"), @r"
+        no prompt begins like an earlier one, so no routing can reuse anything: raise sessions_per_group or turns
+        every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: 126.5 cold (rank, group) pairs against 16
+        round robin wants 2,000,000 tokens on each rank and a cache holds 1,050,000: it will evict prefixes and reuse less than shown; affinity fits
+        even with affinity a rank wants 2,000,000 tokens and its cache holds 1,050,000: prefixes will be evicted under every routing; take fewer or shorter groups
+        1 of 8 ranks have no key: this placement is one draw; another key.salt gives another, more groups a more even one
+        rank 3 is preferred by 2.00 times the mean of turns: expect queues there, or spills where the policy has a guard
+        ");
+    }
+}
