@@ -1,15 +1,16 @@
 //! A plan as a page: what will be sent, what reuse it allows, whether it fits, how long it takes.
 
-use super::number::{figure, or_dash, percent, plural, whole, word};
+use super::number::{ABSENT, figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section};
-use crate::workload::{Aliasing, Length, Pacing, PlanSummary, PlanWarning};
+use crate::workload::{Aliasing, Length, Pacing, Placement, PlanSummary, PlanWarning};
 
 /// The page of one plan; warnings last.
 #[must_use]
 pub fn plan(summary: &PlanSummary) -> Page {
     let mut sections = vec![Section::Lines(workload(summary)), Section::Table(placements(summary))];
-    if summary.placement.is_some() {
-        sections.push(Section::Details { summary: "Where the keys prefer to go".into(), tables: vec![ranks(summary)] });
+    if let Some(placement) = &summary.placement {
+        sections
+            .push(Section::Details { summary: "Where the keys prefer to go".into(), tables: vec![ranks(placement)] });
     }
     sections.push(Section::Lines(estimate(summary)));
     sections.push(Section::Lines(summary.warnings.iter().map(|w| format!("note: {}", warning(w))).collect()));
@@ -60,17 +61,28 @@ fn load(summary: &PlanSummary) -> String {
     }
 }
 
-/// Affinity and its absence side by side.
+/// Affinity and its absence side by side, beside the most that there is.
 fn placements(summary: &PlanSummary) -> Grid {
-    let (ideal, spread, sets) = (&summary.ideal, &summary.round_robin, &summary.working_set);
-    let mut grid = Grid::new(["", "ideal affinity", "round robin"]);
-    let mut row = |name: &str, affinity: String, round_robin: String| grid.row([name.into(), affinity, round_robin]);
-    row("Reuse (%)", percent(ideal.ratio), percent(spread.reuse));
-    row("Cold (rank, group) pairs", whole(summary.totals.groups), figure(spread.cold_pairs));
-    row("Sessions split over ranks (%)", percent(0.0), or_dash(spread.split_share, percent));
-    row("Working set of a rank (tokens)", or_dash(sets.affinity, whole), whole(sets.round_robin));
-    row("… of its KV cache (%)", or_dash(sets.affinity, |set| of(set, summary)), of(sets.round_robin, summary));
-    row("Least run time (s)", figure(summary.run_time.affinity_s), figure(summary.run_time.round_robin_s));
+    let (ideal, home, spread) = (&summary.ideal, summary.placement.as_ref(), &summary.round_robin);
+    let (sets, time) = (&summary.working_set, &summary.run_time);
+    let mut grid = Grid::new(["", "one cache for all", "keys at home", "round robin"]);
+    let mut row = |name: &str, cells: [String; 3]| {
+        let [ideal, home, spread] = cells;
+        grid.row([name.into(), ideal, home, spread]);
+    };
+    let reuse = or_dash(home, |home| percent(home.expected.reuse));
+    row("Reuse (%)", [percent(ideal.ratio), reuse, percent(spread.reuse)]);
+    let pairs = or_dash(home, |home| whole(home.expected.cold_pairs));
+    row("Cold (rank, group) pairs", [whole(summary.totals.groups), pairs, figure(spread.cold_pairs)]);
+    if let Some(share) = spread.split_share {
+        let split = or_dash(home, |home| percent(home.split_share));
+        row("Sessions split over ranks (%)", [ABSENT.into(), split, percent(share)]);
+    }
+    row("Working set of a rank (tokens)", [ABSENT.into(), or_dash(sets.affinity, whole), whole(sets.round_robin)]);
+    let share = |set| of(set, summary);
+    row("… of its KV cache (%)", [ABSENT.into(), or_dash(sets.affinity, share), share(sets.round_robin)]);
+    let times = [figure(time.ideal_s), or_dash(time.affinity_s, figure), figure(time.round_robin_s)];
+    row("Least run time (s)", times);
     grid
 }
 
@@ -79,13 +91,11 @@ fn of(set: u64, summary: &PlanSummary) -> String {
     percent(set as f64 / summary.working_set.kv_tokens_per_rank as f64)
 }
 
-fn ranks(summary: &PlanSummary) -> Grid {
+fn ranks(placement: &Placement) -> Grid {
     let mut grid = Grid::new(["rank", "keys", "groups", "turns"]);
-    for placement in &summary.placement {
-        let counts = placement.keys_per_rank.iter().zip(&placement.groups_per_rank).zip(&placement.turns_per_rank);
-        for (rank, ((keys, groups), turns)) in counts.enumerate() {
-            grid.row([rank.to_string(), whole(*keys), whole(groups.len() as u64), whole(*turns)]);
-        }
+    let counts = placement.keys_per_rank.iter().zip(&placement.groups_per_rank).zip(&placement.turns_per_rank);
+    for (rank, ((keys, groups), turns)) in counts.enumerate() {
+        grid.row([rank.to_string(), whole(*keys), whole(groups.len() as u64), whole(*turns)]);
     }
     grid
 }
@@ -93,8 +103,9 @@ fn ranks(summary: &PlanSummary) -> Grid {
 fn estimate(summary: &PlanSummary) -> Vec<String> {
     vec![
         format!(
-            "Reuse is for caches that never evict, over {}. Working sets: shared system prompts and the sessions in flight, \
-             with affinity on the fullest rank, with round robin on the mean one.",
+            "Reuse is for caches that never evict, over {}. Keys at home: every turn where rendezvous hashing sends its key \
+             while nothing is loaded. Working sets: shared system prompts and the sessions in flight, on the fullest rank \
+             with keys at home, on the mean rank with round robin.",
             plural(summary.ranks.into(), "rank")
         ),
         format!(
@@ -110,11 +121,11 @@ fn warning(warning: &PlanWarning) -> String {
         PlanWarning::NoReuse => "no prompt begins like an earlier one, so no routing can reuse anything: raise \
                                  sessions_per_group or turns"
             .into(),
-        PlanWarning::FitsEverywhere { cold_round_robin, cold_ideal } => format!(
+        PlanWarning::FitsEverywhere { cold_round_robin, cold_affinity } => format!(
             "every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: {} \
              cold (rank, group) pairs against {}",
             figure(cold_round_robin),
-            whole(cold_ideal)
+            whole(cold_affinity)
         ),
         PlanWarning::RoundRobinThrashes { wanted, held } => format!(
             "round robin wants {} tokens on each rank and a cache holds {}: it will evict prefixes and reuse less than \
@@ -179,16 +190,16 @@ mod tests {
         lengths: system prompt 6,144, question 2,048, output 128 tokens
         load: 12 sessions in flight · shuffled order · 60 keys by session
         seed 42 · digest be85679396bd034f6ff3ea8d6ea3ffdd
-        ┌───────────────────────────────────────────────────────────────┐
-        │                                  ideal affinity   round robin │
-        ╞═══════════════════════════════════════════════════════════════╡
-        │ Reuse (%)                                  73.1          53.4 │
-        │ Cold (rank, group) pairs                     60         116.2 │
-        │ Sessions split over ranks (%)               0.0          93.8 │
-        │ Working set of a rank (tokens)          105,549       197,904 │
-        │ … of its KV cache (%)                      17.6          33.0 │
-        │ Least run time (s)                        76.39         99.38 │
-        └───────────────────────────────────────────────────────────────┘
+        ┌─────────────────────────────────────────────────────────────────────────────────┐
+        │                                  one cache for all   keys at home   round robin │
+        ╞═════════════════════════════════════════════════════════════════════════════════╡
+        │ Reuse (%)                                     73.1           73.1          53.4 │
+        │ Cold (rank, group) pairs                        60             60         116.2 │
+        │ Sessions split over ranks (%)                    –            0.0          93.8 │
+        │ Working set of a rank (tokens)                   –        105,549       197,904 │
+        │ … of its KV cache (%)                            –           17.6          33.0 │
+        │ Least run time (s)                           76.39          76.39         99.38 │
+        └─────────────────────────────────────────────────────────────────────────────────┘
         Where the keys prefer to go
         ┌──────────────────────────────┐
         │ rank   keys   groups   turns │
@@ -196,8 +207,9 @@ mod tests {
         │ 0        31       31     155 │
         │ 1        29       29     145 │
         └──────────────────────────────┘
-        Reuse is for caches that never evict, over 2 ranks. Working sets: shared system prompts and the sessions in
-            flight, with affinity on the fullest rank, with round robin on the mean one.
+        Reuse is for caches that never evict, over 2 ranks. Keys at home: every turn where rendezvous hashing sends
+            its key while nothing is loaded. Working sets: shared system prompts and the sessions in flight, on the
+            fullest rank with keys at home, on the mean rank with round robin.
         Least run time: prefill of what is not reused, plus output tokens 12 sessions at a time, at the step costs of
             the simulator's preset; queues and uneven ranks come on top.
         note: every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions:
@@ -213,7 +225,7 @@ mod tests {
     fn every_warning_says_what_follows() {
         let warnings = [
             PlanWarning::NoReuse,
-            PlanWarning::FitsEverywhere { cold_round_robin: 126.5, cold_ideal: 16 },
+            PlanWarning::FitsEverywhere { cold_round_robin: 126.5, cold_affinity: 16 },
             PlanWarning::RoundRobinThrashes { wanted: 2_000_000, held: 1_050_000 },
             PlanWarning::AffinityThrashes { wanted: 2_000_000, held: 1_050_000 },
             PlanWarning::IdleRanks { idle: 1, ranks: 8 },

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::oracle::{Observed, observed};
 use super::plan::{Plan, precise};
 use super::summary::{PlanWarning, own_tokens, rounded, shared_prompts};
 
@@ -12,10 +13,14 @@ use super::summary::{PlanWarning, own_tokens, rounded, shared_prompts};
 const HOT: f64 = 1.5;
 
 /// The ranks that keys prefer when nothing is loaded; each list has an entry a rank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// Distinct keys of the plan.
     pub keys: u64,
+    /// The reuse when every turn is served where its key prefers.
+    pub expected: Observed,
+    /// Share of sessions whose turns prefer more than one rank.
+    pub split_share: f64,
     pub keys_per_rank: Vec<u64>,
     pub turns_per_rank: Vec<u64>,
     /// Groups with a turn on that rank.
@@ -26,27 +31,35 @@ impl Placement {
     /// Asks `preferred` for the rank (below `ranks`) of each key; `None` when turns carry no key.
     pub(super) fn new(plan: &Plan, ranks: u32, preferred: impl Fn(&str) -> usize) -> Option<Self> {
         let ranks = ranks.max(1) as usize;
-        let mut placed: BTreeMap<String, usize> = BTreeMap::new();
-        let mut placement = Self {
-            keys: 0,
-            keys_per_rank: vec![0; ranks],
-            turns_per_rank: vec![0; ranks],
-            groups_per_rank: vec![BTreeSet::new(); ranks],
-        };
+        let (mut keys, mut places) = (BTreeMap::new(), BTreeMap::new());
+        let mut keys_per_rank = vec![0; ranks];
+        let mut turns_per_rank = vec![0; ranks];
+        let mut groups_per_rank = vec![BTreeSet::new(); ranks];
+        let mut split = 0;
         for session in &plan.sessions {
+            let mut visited = BTreeSet::new();
             for (turn, _) in (0u32..).zip(&session.turns) {
                 let key = plan.key(session.group, session.session, turn)?;
-                let rank = *placed.entry(key).or_insert_with_key(|key| {
+                let rank = *keys.entry(key).or_insert_with_key(|key: &String| {
                     let rank = preferred(key).min(ranks - 1);
-                    placement.keys += 1;
-                    placement.keys_per_rank[rank] += 1;
+                    keys_per_rank[rank] += 1;
                     rank
                 });
-                placement.turns_per_rank[rank] += 1;
-                placement.groups_per_rank[rank].insert(session.group);
+                turns_per_rank[rank] += 1;
+                groups_per_rank[rank].insert(session.group);
+                visited.insert(rank);
+                places.insert((session.group, session.session, turn), rank);
             }
+            split += u64::from(visited.len() > 1);
         }
-        Some(placement)
+        Some(Self {
+            keys: keys.len() as u64,
+            expected: observed(plan, &places),
+            split_share: precise(split) / precise(plan.sessions.len() as u64),
+            keys_per_rank,
+            turns_per_rank,
+            groups_per_rank,
+        })
     }
 
     /// The most that a rank should hold at once: its groups' shared prompts, and its part of the sessions in flight.

@@ -54,8 +54,10 @@ pub struct WorkingSet {
 /// open loop lasts at least from the first arrival to the end of the last session.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunTime {
-    /// With ideal reuse.
-    pub affinity_s: f64,
+    /// With one cache for all.
+    pub ideal_s: f64,
+    /// With every turn where its key prefers; absent without keys.
+    pub affinity_s: Option<f64>,
     pub round_robin_s: f64,
 }
 
@@ -76,7 +78,7 @@ pub enum PlanWarning {
     /// No prompt repeats anything.
     NoReuse,
     /// Every rank can hold all prefixes: only first meetings differ.
-    FitsEverywhere { cold_round_robin: f64, cold_ideal: u64 },
+    FitsEverywhere { cold_round_robin: f64, cold_affinity: u64 },
     /// Round robin evicts what affinity keeps.
     RoundRobinThrashes { wanted: u64, held: u64 },
     /// Not even affinity fits.
@@ -105,6 +107,11 @@ impl PlanSummary {
             round_robin: spread_working_set(plan, ranks, in_flight),
         };
         let time = |cached| run_time(plan, cost, ranks, in_flight, precise(ideal.prompt) - cached);
+        let run_time = RunTime {
+            ideal_s: time(precise(ideal.cached)),
+            affinity_s: placement.as_ref().map(|placement| time(precise(placement.expected.cached))),
+            round_robin_s: time(cached_round_robin),
+        };
         let mut summary = Self {
             name: spec.name.clone(),
             digest: plan.digest.clone(),
@@ -123,7 +130,7 @@ impl PlanSummary {
             ideal,
             round_robin,
             working_set,
-            run_time: RunTime { affinity_s: time(precise(ideal.cached)), round_robin_s: time(cached_round_robin) },
+            run_time,
             warnings: Vec::new(),
         };
         summary.warnings = summary.warn(plan);
@@ -141,7 +148,7 @@ impl PlanSummary {
             (_, wanted) if wanted > held => warnings.push(PlanWarning::RoundRobinThrashes { wanted, held }),
             _ => warnings.push(PlanWarning::FitsEverywhere {
                 cold_round_robin: self.round_robin.cold_pairs,
-                cold_ideal: self.totals.groups,
+                cold_affinity: self.placement.as_ref().map_or(self.totals.groups, |p| p.expected.cold_pairs),
             }),
         }
         warnings.extend(self.placement.iter().flat_map(Placement::warnings));

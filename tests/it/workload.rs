@@ -29,7 +29,7 @@ fn prompter(plan: &Plan, vocabulary: Vocabulary) -> Prompter {
 }
 
 fn keys(plan: &Plan) -> BTreeSet<Option<String>> {
-    let turns = plan.sessions.iter().flat_map(|s| (0..s.turns.len() as u32).map(|turn| (s.group, s.session, turn)));
+    let turns = plan.sessions.iter().flat_map(|s| (0u32..).zip(&s.turns).map(|(turn, _)| (s.group, s.session, turn)));
     turns.map(|(group, session, turn)| plan.key(group, session, turn)).collect()
 }
 
@@ -139,7 +139,7 @@ fn under_a_tokenizer_the_seam_of_every_joined_prompt_is_exact() {
             let prompt = prompter.prompt(at, turn, &[]);
             let ids = encoder.encode(prompt.text(), false).unwrap().get_ids().to_vec();
             assert_eq!(prompt.ids().as_ref(), Some(&ids));
-            assert_eq!(plan.prompt_tokens(at, turn), Some(ids.len() as u32));
+            assert_eq!(plan.prompt_tokens(at, turn), u32::try_from(ids.len()).ok());
             assert_eq!(&ids[..300], systems.entry(session.group).or_insert_with(|| ids[..300].to_vec()));
             assert!(ids.starts_with(&earlier), "a later turn begins with all of the earlier one");
             earlier = ids;
