@@ -5,14 +5,14 @@ use crate::report::Finding;
 
 /// A title and its sections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    pub title: String,
+pub(super) struct Page {
+    pub(super) title: String,
     pub sections: Vec<Section>,
 }
 
 /// A part of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Section {
+pub(super) enum Section {
     /// Lines of plain text.
     Lines(Vec<String>),
     /// What the reader needs first.
@@ -23,7 +23,7 @@ pub enum Section {
 
 /// A table; the first column is text, the others are numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grid {
+pub(super) struct Grid {
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
