@@ -65,7 +65,7 @@ pub fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
     let exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
-        say::result(&render::comparison_table(&comparison));
+        say::result(&render::terminal(&render::comparison(&comparison)));
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));
@@ -217,6 +217,6 @@ fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::
         compared => compared.exit_with(Exit::Void)?,
     };
     dir.write_comparison(&comparison)?;
-    dir.write_markdown(&render::comparison_markdown(&comparison))?;
+    dir.write_markdown(&render::markdown(&render::comparison(&comparison)))?;
     Ok(Some(comparison))
 }

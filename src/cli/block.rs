@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, drive};
 use crate::profile::{Pacing, RunSpec};
 use crate::record::Outcome;
+use crate::render;
 use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
@@ -76,7 +77,7 @@ impl Block<'_> {
             cpu_cores: None,
         });
         dir.write_report(&report)?;
-        dir.write_markdown(&crate::render::run_markdown(&report))?;
+        dir.write_markdown(&render::markdown(&render::run(&report)))?;
         if driven.lost_sessions > 0 {
             anyhow::bail!(
                 "{} sessions ended by a fault of this program; its records lack their turns",

@@ -11,6 +11,7 @@ mod progress;
 mod recorder;
 mod run;
 mod say;
+mod sim;
 mod site;
 mod spec_args;
 
@@ -31,6 +32,7 @@ struct Cli {
 enum Command {
     Ab(Box<ab::AbArgs>),
     Run(Box<run::RunArgs>),
+    Sim(Box<sim::SimArgs>),
     #[command(external_subcommand)]
     Other(Vec<String>),
 }
@@ -55,6 +57,7 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Ab(args) => ab::run(args),
         Command::Run(args) => run::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Other(words) => Ok(unknown(words)),
     }
 }

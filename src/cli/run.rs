@@ -83,7 +83,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         measured.map(|measured| (measured, dir))
     })?;
     let (Measured { report, notes }, dir) = measured;
-    say::result(&render::run_table(&report));
+    say::result(&render::terminal(&render::run(&report)));
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));
     Ok(exit_of(&report))

@@ -339,3 +339,7 @@ fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
     }
     humantime::parse_duration(text).map_err(|_| wrong())
 }
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

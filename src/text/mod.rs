@@ -7,6 +7,9 @@ mod passage;
 mod pool;
 mod vocabulary;
 
+#[cfg(test)]
+mod tests;
+
 pub use passage::Passage;
 pub use pool::TextError;
 pub use vocabulary::Vocabulary;

@@ -22,6 +22,9 @@ const CLEAN_ROUNDS: u32 = 3;
 /// Rounds after which a pool that still has offenders is given up.
 const MOST_ROUNDS: u32 = 64;
 
+/// How vocabularies write the space before a word: byte-level BPE, SentencePiece, and as it is.
+const MARKS: [char; 3] = ['Ġ', '▁', ' '];
+
 /// Why a tokenizer file is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -76,15 +79,21 @@ pub(super) fn encode(tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
 
 /// The words of a tokenizer that are one token each and merge with no neighbour, in the order of their ids.
 pub(super) fn words_of(tokenizer: &Tokenizer) -> Vec<Word> {
+    let mut tokens: Vec<(u32, String)> = tokenizer.get_vocab(false).into_iter().map(|(text, id)| (id, text)).collect();
+    tokens.sort_unstable();
     let added: BTreeSet<u32> = tokenizer.get_added_tokens_decoder().into_keys().collect();
-    let mut pool: Vec<Word> = candidates(tokenizer)
+    let mut pool: Vec<Word> = candidates(&tokens)
         .into_iter()
         .filter_map(|text| {
-            let ids = ids_in_context(tokenizer, &text)?;
-            (!added.contains(&ids.start) && !added.contains(&ids.inner)).then_some(Word { text, ids: Some(ids) })
+            let ids = ids_in_context(tokenizer, text)?;
+            let own = !added.contains(&ids.start) && !added.contains(&ids.inner);
+            own.then(|| Word { text: text.into(), ids: Some(ids) })
         })
         .take(MOST_WORDS)
         .collect();
+    for (before, after) in seams(&tokens) {
+        drop_seam(&mut pool, before, after);
+    }
     let mut clean = 0;
     for round in 0..MOST_ROUNDS {
         let offenders = offenders(tokenizer, &pool, round);
@@ -92,29 +101,47 @@ pub(super) fn words_of(tokenizer: &Tokenizer) -> Vec<Word> {
         if clean == CLEAN_ROUNDS {
             return pool;
         }
-        let mut at = 0;
-        pool.retain(|_| {
-            at += 1;
-            !offenders.contains(&(at - 1))
-        });
+        let mut at = 0..;
+        pool.retain(|_| at.next().is_some_and(|at| !offenders.contains(&at)));
     }
     Vec::new()
 }
 
 /// Plain words of the vocabulary, without the mark that a family puts before a word; frequent ones (low ids) first.
-fn candidates(tokenizer: &Tokenizer) -> Vec<Box<str>> {
-    const MARKS: [char; 2] = ['Ġ', '▁'];
-    let mut tokens: Vec<(u32, String)> = tokenizer.get_vocab(false).into_iter().map(|(text, id)| (id, text)).collect();
-    tokens.sort_unstable();
+fn candidates(tokens: &[(u32, String)]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
-    tokens
-        .into_iter()
-        .filter_map(|(_, token)| {
-            let word = token.strip_prefix(MARKS).unwrap_or(&token);
-            let plain = (2..=12).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase());
-            (plain && seen.insert(word.to_owned())).then(|| Box::from(word))
-        })
+    let words = tokens.iter().map(|(_, token)| token.strip_prefix(MARKS).unwrap_or(token));
+    words.filter(|word| (2..=12).contains(&word.len()) && is_plain(word) && seen.insert(*word)).collect()
+}
+
+/// Tokens that reach over a space, as what they hold of the words on its two sides. Few vocabularies have any, and random
+/// joins would hardly ever meet the pair of words that makes one.
+fn seams(tokens: &[(u32, String)]) -> BTreeSet<(&str, &str)> {
+    let parts = tokens.iter().map(|(_, token)| {
+        let inner = token.strip_prefix(MARKS).unwrap_or(token);
+        inner.split(MARKS).collect::<Vec<&str>>()
+    });
+    parts
+        .flat_map(|parts| parts.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>())
+        // Nothing before the space: two spaces in a row, which no join has.
+        .filter(|(before, after)| !before.is_empty() && is_plain(before) && is_plain(after))
         .collect()
+}
+
+/// Takes away the words on one side of a seam, the side that costs fewer.
+fn drop_seam(pool: &mut Vec<Word>, before: &str, after: &str) {
+    let (ending, starting) = pool.iter().fold((0, 0), |(ending, starting), word| {
+        let (ends, starts) = (word.text.ends_with(before), word.text.starts_with(after));
+        (ending + usize::from(ends), starting + usize::from(starts))
+    });
+    if ending == 0 || starting == 0 {
+        return;
+    }
+    pool.retain(|word| if ending <= starting { !word.text.ends_with(before) } else { !word.text.starts_with(after) });
+}
+
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_lowercase())
 }
 
 /// The ids of a word at the start and after a space, when it is one token in both places.

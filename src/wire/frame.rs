@@ -44,19 +44,19 @@ pub struct FrameError(#[from] serde_json::Error);
 pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     // `data: null` is legal: llama.cpp opens some streams with it.
     let Some(chunk) = serde_json::from_slice::<Option<Chunk<'_>>>(data)? else { return Ok(Frame::default()) };
-    let mut frame = Frame { id: chunk.id, model: chunk.model, error: error_text(chunk.error), ..Frame::default() };
-    if frame.error.is_none() && chunk.object.as_deref() == Some("error") {
-        frame.error = Some(chunk.message.map_or_else(|| "object: error".to_owned(), Cow::into_owned));
+    let mut frame = Frame { id: chunk.id.map(Into::into), model: chunk.model.map(Into::into), error: error_text(chunk.error), ..Frame::default() };
+    if frame.error.is_none() && chunk.object.is_some_and(|object| object.0 == "error") {
+        frame.error = Some(chunk.message.map_or_else(|| "object: error".to_owned(), |text| text.0.into_owned()));
     }
     for choice in chunk.choices.unwrap_or_default().into_iter().flatten() {
         frame.has_choice = true;
-        frame.finish = choice.finish_reason.or(frame.finish);
+        frame.finish = choice.finish_reason.map(Into::into).or(frame.finish);
         add(&mut frame.text, choice.text);
         let Some(delta) = choice.delta else { continue };
         add(&mut frame.text, delta.content);
         add(&mut frame.reasoning, delta.reasoning_content);
         add(&mut frame.reasoning, delta.reasoning);
-        frame.other_output |= delta.refusal.is_some_and(|text| !text.is_empty())
+        frame.other_output |= delta.refusal.is_some_and(|text| !text.0.is_empty())
             || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
     }
     if let Some(usage) = chunk.usage {
@@ -79,20 +79,20 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
 /// As [`parse_openai`].
 pub fn parse_generate(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     let Some(chunk) = serde_json::from_slice::<Option<Generated<'_>>>(data)? else { return Ok(Frame::default()) };
-    let mut frame = Frame { text: chunk.text, error: error_text(chunk.error), ..Frame::default() };
+    let mut frame = Frame { text: chunk.text.map(Into::into), error: error_text(chunk.error), ..Frame::default() };
     let Some(meta) = chunk.meta_info else { return Ok(frame) };
     frame.has_choice = true;
-    frame.id = meta.id;
+    frame.id = meta.id.map(Into::into);
     frame.prompt_tokens = meta.prompt_tokens;
     frame.completion_tokens = meta.completion_tokens;
     frame.cached_tokens = meta.cached_tokens;
     frame.reasoning_tokens = meta.reasoning_tokens;
     frame.dp_rank = meta.dp_rank;
     if let Some(finish) = meta.finish_reason {
-        if frame.error.is_none() && finish.kind == "abort" {
-            frame.error = finish.message.map(Cow::into_owned);
+        if frame.error.is_none() && finish.kind.0 == "abort" {
+            frame.error = finish.message.map(|text| text.0.into_owned());
         }
-        frame.finish = Some(finish.kind);
+        frame.finish = Some(finish.kind.into());
     }
     Ok(frame)
 }
@@ -111,8 +111,8 @@ fn error_text(error: Option<Value>) -> Option<String> {
 }
 
 /// Appends non-empty text.
-fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Cow<'a, str>>) {
-    let Some(text) = text.filter(|text| !text.is_empty()) else { return };
+fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Text<'a>>) {
+    let Some(Text(text)) = text.filter(|text| !text.0.is_empty()) else { return };
     match to {
         None => *to = Some(text),
         Some(before) => before.to_mut().push_str(&text),
@@ -122,13 +122,13 @@ fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Cow<'a, str>>) {
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
+    id: Option<Text<'a>>,
     #[serde(borrow)]
-    object: Option<Cow<'a, str>>,
+    object: Option<Text<'a>>,
     #[serde(borrow)]
-    model: Option<Cow<'a, str>>,
+    model: Option<Text<'a>>,
     #[serde(borrow)]
-    message: Option<Cow<'a, str>>,
+    message: Option<Text<'a>>,
     #[serde(borrow)]
     choices: Option<Vec<Option<Choice<'a>>>>,
     usage: Option<Usage>,
@@ -139,23 +139,23 @@ struct Chunk<'a> {
 #[derive(Deserialize)]
 struct Choice<'a> {
     #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
+    text: Option<Text<'a>>,
     #[serde(borrow)]
     delta: Option<Delta<'a>>,
     #[serde(borrow)]
-    finish_reason: Option<Cow<'a, str>>,
+    finish_reason: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
-    content: Option<Cow<'a, str>>,
+    content: Option<Text<'a>>,
     #[serde(borrow)]
-    reasoning_content: Option<Cow<'a, str>>,
+    reasoning_content: Option<Text<'a>>,
     #[serde(borrow)]
-    reasoning: Option<Cow<'a, str>>,
+    reasoning: Option<Text<'a>>,
     #[serde(borrow)]
-    refusal: Option<Cow<'a, str>>,
+    refusal: Option<Text<'a>>,
     tool_calls: Option<Vec<Value>>,
 }
 
@@ -193,7 +193,7 @@ struct CachedDetails {
 #[derive(Deserialize)]
 struct Generated<'a> {
     #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
+    text: Option<Text<'a>>,
     #[serde(borrow)]
     meta_info: Option<MetaInfo<'a>>,
     error: Option<Value>,
@@ -202,7 +202,7 @@ struct Generated<'a> {
 #[derive(Deserialize)]
 struct MetaInfo<'a> {
     #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
+    id: Option<Text<'a>>,
     #[serde(borrow)]
     finish_reason: Option<FinishReason<'a>>,
     prompt_tokens: Option<u32>,
@@ -215,9 +215,40 @@ struct MetaInfo<'a> {
 #[derive(Deserialize)]
 struct FinishReason<'a> {
     #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
+    kind: Text<'a>,
     #[serde(borrow)]
-    message: Option<Cow<'a, str>>,
+    message: Option<Text<'a>>,
+}
+
+/// Text that is borrowed from the event wherever it holds no escape; a plain `Option<Cow<str>>` would always copy.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+impl<'a> From<Text<'a>> for Cow<'a, str> {
+    fn from(text: Text<'a>) -> Self {
+        text.0
+    }
 }
 
 #[cfg(test)]
