@@ -14,7 +14,8 @@ const NO_CLAIM: &str = "ratio: arm over the baseline of the same round; over rou
                         claimed: this version computes no interval and gives no verdict.";
 
 /// The page of a comparison: one table per arm against the baseline, then ranks, then doubts.
-pub(super) fn comparison(comparison: &Comparison) -> Page {
+#[must_use]
+pub fn comparison(comparison: &Comparison) -> Page {
     let [baseline, others @ ..] = comparison.arms.as_slice() else {
         return Page { title: "gspbench compare · no arm".into(), sections: vec![] };
     };

@@ -3,7 +3,8 @@
 use super::page::{Grid, Page, Section};
 
 /// The page as markdown, ending in a newline.
-pub(super) fn markdown(page: &Page) -> String {
+#[must_use]
+pub fn markdown(page: &Page) -> String {
     let mut out = format!("### {}\n", escaped(&page.title));
     for section in &page.sections {
         out.push('\n');

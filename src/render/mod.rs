@@ -1,4 +1,4 @@
-//! Text for people: a report or a comparison as a page, and a page as terminal text or GitHub markdown.
+//! Text for people: a report or a comparison as a [`Page`], and a page as terminal text or GitHub markdown.
 //!
 //! Strings out; no file, no terminal, no arithmetic beyond the formatting of numbers. What a page says is decided once,
 //! so both forms say the same.
@@ -11,32 +11,11 @@ mod places;
 mod run;
 mod terminal;
 
-use crate::compare::Comparison;
-use crate::report::RunReport;
-
-/// A run for the terminal.
-#[must_use]
-pub fn run_table(report: &RunReport) -> String {
-    terminal::terminal(&run::run(report))
-}
-
-/// A run as GitHub markdown.
-#[must_use]
-pub fn run_markdown(report: &RunReport) -> String {
-    markdown::markdown(&run::run(report))
-}
-
-/// Arms side by side for the terminal.
-#[must_use]
-pub fn comparison_table(comparison: &Comparison) -> String {
-    terminal::terminal(&comparison::comparison(comparison))
-}
-
-/// Arms side by side as GitHub markdown.
-#[must_use]
-pub fn comparison_markdown(comparison: &Comparison) -> String {
-    markdown::markdown(&comparison::comparison(comparison))
-}
+pub use comparison::comparison;
+pub use markdown::markdown;
+pub use page::{Grid, Page, Section};
+pub use run::run;
+pub use terminal::terminal;
 
 #[cfg(test)]
 mod tests;

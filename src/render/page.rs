@@ -5,14 +5,14 @@ use crate::report::Finding;
 
 /// A title and its sections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Page {
-    pub(super) title: String,
+pub struct Page {
+    pub title: String,
     pub sections: Vec<Section>,
 }
 
 /// A part of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Section {
+pub enum Section {
     /// Lines of plain text.
     Lines(Vec<String>),
     /// What the reader needs first.
@@ -23,7 +23,7 @@ pub(super) enum Section {
 
 /// A table; the first column is text, the others are numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Grid {
+pub struct Grid {
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }

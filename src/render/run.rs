@@ -6,7 +6,8 @@ use super::places::{self, TILDE, statistic};
 use crate::report::{Better, Latency, RunReport, Source, Stat, Verdict, metrics};
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
-pub(super) fn run(report: &RunReport) -> Page {
+#[must_use]
+pub fn run(report: &RunReport) -> Page {
     let mut sections =
         vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
     if !report.ranks.is_empty() {

@@ -9,7 +9,8 @@ use super::page::{Grid, Page, Section};
 const WIDTH: usize = 110;
 
 /// The page as terminal text, ending in a newline.
-pub(super) fn terminal(page: &Page) -> String {
+#[must_use]
+pub fn terminal(page: &Page) -> String {
     let mut out = format!("{}\n", page.title);
     for section in &page.sections {
         match section {

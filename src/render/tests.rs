@@ -139,7 +139,7 @@ fn widest(text: &str) -> usize {
 
 #[test]
 fn a_run_on_the_terminal() {
-    let text = run_table(&report());
+    let text = terminal(&run(&report()));
     assert!(widest(&text) <= 110, "{}", widest(&text));
     insta::assert_snapshot!(text, @r"
     gspbench run · small · arm prefix_affinity · round 2 · complete
@@ -193,7 +193,7 @@ fn a_run_on_the_terminal() {
 
 #[test]
 fn a_run_as_markdown() {
-    insta::assert_snapshot!(run_markdown(&report()), @r"
+    insta::assert_snapshot!(markdown(&run(&report())), @r"
     ### gspbench run · small · arm prefix\_affinity · round 2 · complete
 
     - server: sglang 0.5.23 · org/some\_model · 2 ranks · prefix\_affinity
@@ -246,7 +246,7 @@ fn a_run_as_markdown() {
 
 #[test]
 fn a_comparison_on_the_terminal() {
-    let text = comparison_table(&side_by_side());
+    let text = terminal(&comparison(&side_by_side()));
     assert!(widest(&text) <= 110, "{}", widest(&text));
     insta::assert_snapshot!(text, @r"
     gspbench compare · prefix_affinity against baseline round_robin · 2 rounds
@@ -290,7 +290,7 @@ fn a_comparison_on_the_terminal() {
 
 #[test]
 fn a_comparison_as_markdown() {
-    insta::assert_snapshot!(comparison_markdown(&side_by_side()), @r"
+    insta::assert_snapshot!(markdown(&comparison(&side_by_side())), @r"
     ### gspbench compare · prefix\_affinity against baseline round\_robin · 2 rounds
 
     | metric | round\_robin | prefix\_affinity | ratio | by round |
@@ -337,7 +337,7 @@ fn more_rounds_than_fit_are_shown_as_their_range() {
     let mut many = side_by_side();
     many.metrics[0].contrasts[0].ratios =
         (1..=12).map(|round| RoundRatio { round, ratio: Some(1.0 + f64::from(round) / 10.0) }).collect();
-    assert!(comparison_table(&many).contains("1.100 … 2.200"));
+    assert!(terminal(&comparison(&many)).contains("1.100 … 2.200"));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn what_is_not_comparable_is_said_first() {
         baseline: "00ff".into(),
         other: "beef".into(),
     }];
-    let text = comparison_table(&Comparison { comparable: false, differences, ..side_by_side() });
+    let text = terminal(&comparison(&Comparison { comparable: false, differences, ..side_by_side() }));
     let second = text.lines().nth(1).unwrap();
     insta::assert_snapshot!(second, @"NOT COMPARABLE: digest of prefix_affinity is beef, of the baseline 00ff (round 1)");
 }
@@ -357,7 +357,7 @@ fn what_is_not_comparable_is_said_first() {
 #[test]
 fn a_run_of_which_nothing_is_known_has_dashes_and_no_zero_latency() {
     let empty = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Interrupted));
-    let text = run_table(&empty);
+    let text = terminal(&run(&empty));
     let ttft = text.lines().find(|line| line.contains("TTFT ")).unwrap();
     assert_eq!(ttft.matches('–').count(), 5, "{ttft}");
     assert!(text.contains("Failed requests") && !text.contains("NaN"), "{text}");
