@@ -44,7 +44,12 @@ pub struct FrameError(#[from] serde_json::Error);
 pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     // `data: null` is legal: llama.cpp opens some streams with it.
     let Some(chunk) = serde_json::from_slice::<Option<Chunk<'_>>>(data)? else { return Ok(Frame::default()) };
-    let mut frame = Frame { id: chunk.id.map(Into::into), model: chunk.model.map(Into::into), error: error_text(chunk.error), ..Frame::default() };
+    let mut frame = Frame {
+        id: chunk.id.map(Into::into),
+        model: chunk.model.map(Into::into),
+        error: error_text(chunk.error),
+        ..Frame::default()
+    };
     if frame.error.is_none() && chunk.object.is_some_and(|object| object.0 == "error") {
         frame.error = Some(chunk.message.map_or_else(|| "object: error".to_owned(), |text| text.0.into_owned()));
     }

@@ -6,11 +6,16 @@ mod arrival;
 mod build;
 mod digest;
 mod key;
+mod oracle;
 mod plan;
 mod prompt;
+#[cfg(test)]
+mod sample;
 mod seed;
+mod warmup;
 
 pub use build::{PlanError, plan};
+pub use oracle::{Aliasing, Observed, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
 pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
 pub use prompt::{Message, Prompt, Prompter, Role};
 

@@ -33,9 +33,16 @@ fn refuses(args: &[&str], code: i32, words: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-const SMALL: [&str; 8] =
-    ["--gsp-num-groups=1", "--gsp-prompts-per-group=4", "--gsp-system-prompt-len=8", "--gsp-question-len=4", "--gsp-output-len=3",
-     "--max-concurrency=1", "--warmup-requests=0", "--seed=1"];
+const SMALL: [&str; 8] = [
+    "--gsp-num-groups=1",
+    "--gsp-prompts-per-group=4",
+    "--gsp-system-prompt-len=8",
+    "--gsp-question-len=4",
+    "--gsp-output-len=3",
+    "--max-concurrency=1",
+    "--warmup-requests=0",
+    "--seed=1",
+];
 
 fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["run"], &SMALL[..], more].concat()
@@ -72,7 +79,11 @@ fn a_wrong_profile_is_shown_with_its_line() {
         std::fs::write(&file, text).unwrap();
         refuses(&["run", path, "--target", "http://127.0.0.1:1"], 2, words);
     }
-    refuses(&["run", "no-such-profile", "--target", "http://127.0.0.1:1"], 2, &["`no-such-profile`", "gspbench profiles"]);
+    refuses(
+        &["run", "no-such-profile", "--target", "http://127.0.0.1:1"],
+        2,
+        &["`no-such-profile`", "gspbench profiles"],
+    );
 }
 
 #[test]
@@ -158,11 +169,14 @@ fn a_server_that_drops_streams_loses_no_finished_record() {
 #[test]
 fn what_a_turn_sends_is_what_the_profile_says() {
     let server = Scripted::start(|seen| match seen.method.as_str() {
-        "POST" if !seen.path.starts_with("/flush") => Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)),
+        "POST" if !seen.path.starts_with("/flush") => {
+            Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+        }
         _ => Answer::Whole(404, "application/json", "{}".to_owned()),
     });
     let dir = tempfile::tempdir().unwrap();
-    let extra = ["--target", &server.url, "--out", "out", "--extra-request-body", "{\"top_k\":1}", "--header", "X-Team=a=b"];
+    let extra =
+        ["--target", &server.url, "--out", "out", "--extra-request-body", "{\"top_k\":1}", "--header", "X-Team=a=b"];
     let (exit, _, stderr) = gspbench(&small(&extra), dir.path());
     assert_eq!(exit, 0, "{stderr}");
     let turns = server.turns();
@@ -181,7 +195,13 @@ fn what_a_turn_sends_is_what_the_profile_says() {
         let words = |at: usize| body["messages"][at]["content"].as_str().unwrap().split(' ').count();
         assert_eq!((words(0), words(1)), (8, 4));
     }
-    let distinct = |name: &str| measured.iter().filter_map(|turn| turn.header(name)).collect::<std::collections::BTreeSet<_>>().len();
+    let distinct = |name: &str| {
+        measured.iter().filter_map(|turn| turn.header(name)).collect::<std::collections::BTreeSet<_>>().len()
+    };
     assert_eq!((distinct("x-smg-routing-key"), distinct("x-request-id")), (1, 4));
-    assert_ne!(turns[0].header("x-smg-routing-key"), turns[1].header("x-smg-routing-key"), "the probe has no measured key");
+    assert_ne!(
+        turns[0].header("x-smg-routing-key"),
+        turns[1].header("x-smg-routing-key"),
+        "the probe has no measured key"
+    );
 }
