@@ -2,6 +2,7 @@
 
 mod ab;
 mod block;
+mod compare;
 mod exit;
 mod facts;
 mod flags;
@@ -9,6 +10,7 @@ mod interrupt;
 mod output_args;
 mod progress;
 mod recorder;
+mod report;
 mod run;
 mod say;
 mod sim;
@@ -32,6 +34,8 @@ struct Cli {
 enum Command {
     Ab(Box<ab::AbArgs>),
     Run(Box<run::RunArgs>),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
     Sim(Box<sim::SimArgs>),
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -57,6 +61,8 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Ab(args) => ab::run(args),
         Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Other(words) => Ok(unknown(words)),
     }
