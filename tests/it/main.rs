@@ -8,3 +8,4 @@ mod layers;
 mod policy;
 #[cfg(test)]
 mod scripted;
+mod sim_model;
