@@ -2,6 +2,7 @@
 
 mod ab;
 mod block;
+mod compare;
 mod exit;
 mod facts;
 mod flags;
@@ -11,6 +12,7 @@ mod plan;
 mod profiles;
 mod progress;
 mod recorder;
+mod report;
 mod run;
 mod say;
 mod sim;
@@ -34,6 +36,8 @@ struct Cli {
 enum Command {
     Ab(Box<ab::AbArgs>),
     Run(Box<run::RunArgs>),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
     Plan(Box<plan::PlanArgs>),
     Profiles(profiles::ProfilesArgs),
     Sim(Box<sim::SimArgs>),
@@ -61,6 +65,8 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Ab(args) => ab::run(args),
         Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Profiles(args) => profiles::run(args),
         Command::Sim(args) => sim::run(args),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::shape::{Arm, ArmValue, Pooling};
-use crate::report::{HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, Summary, Verdict};
+use crate::report::{Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, Summary, Verdict};
 use crate::stats::{Distribution, mean, rounded};
 
 /// How a metric is pooled.
@@ -62,6 +62,7 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
     Arm {
         name: name.to_owned(),
         control,
+        rounds: all.iter().map(|(round, _)| *round).collect(),
         model: first(|r| r.server.model.clone()),
         load_balance_method: first(|r| r.server.load_balance_method.clone()),
         planned: count(|r| r.totals.planned),
@@ -78,6 +79,12 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         ideal_reuse: mean_of(valid, |r| r.workload.oracle.ideal_reuse),
         round_robin_reuse: mean_of(valid, |r| Some(r.workload.oracle.round_robin.as_ref()?.reuse)),
         expected_reuse: mean_of(valid, |r| Some(r.workload.oracle.observed.as_ref()?.reuse)),
+        attribution: Attribution {
+            known: valid.iter().map(|r| r.affinity.attribution.known).sum(),
+            turns: valid.iter().map(|r| r.affinity.attribution.turns).sum(),
+            source: valid.iter().find_map(|r| r.affinity.attribution.source),
+            reason: valid.iter().find_map(|r| r.affinity.attribution.reason.clone()),
+        },
         stickiness: mean_of(valid, |r| r.affinity.stickiness),
         load_max_over_mean: mean_of(valid, |r| r.affinity.load_max_over_mean),
         ranks: rows(valid),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Better, Finding, HitRate, PlaceRow};
+use crate::report::{Attribution, Better, Finding, HitRate, PlaceRow};
 
 /// The version of this shape.
 pub const SCHEMA: u32 = 1;
@@ -27,6 +27,8 @@ pub struct Arm {
     pub name: String,
     /// Shown, never judged.
     pub control: bool,
+    /// In which the arm ran.
+    pub rounds: Vec<u32>,
     pub model: Option<String>,
     pub load_balance_method: Option<String>,
     pub planned: u64,
@@ -42,6 +44,8 @@ pub struct Arm {
     pub round_robin_reuse: Option<f64>,
     /// Reuse that the observed places allow.
     pub expected_reuse: Option<f64>,
+    /// Sums over rounds, with the first reason why places are unknown.
+    pub attribution: Attribution,
     pub stickiness: Option<f64>,
     pub load_max_over_mean: Option<f64>,
     /// Sums over rounds; the TTFT from merged histograms.

@@ -4,7 +4,7 @@ use super::number::{ABSENT, figure, or_dash, percent, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE, marked};
 use crate::compare::{Arm, ArmValue, Comparison, Contrast, MetricRow};
-use crate::report::Stat;
+use crate::report::{Attribution, Stat};
 
 /// Ratios that fit beside each other.
 const ROUNDS_SHOWN: usize = 6;
@@ -67,11 +67,15 @@ fn contrast(comparison: &Comparison, baseline: &Arm, at: usize, arm: &Arm) -> Gr
         grid.row([label.to_owned(), show(baseline), show(arm), String::new(), String::new()]);
     };
     plain("Ideal reuse, one endless cache (%)", &|arm| or_dash(arm.ideal_reuse, percent));
-    plain("Expected reuse at the places seen (%)", &|arm| or_dash(arm.expected_reuse, percent));
-    if [baseline, arm].iter().any(|arm| arm.stickiness.is_some()) {
-        plain("Stickiness (%)", &|arm| or_dash(arm.stickiness, percent));
-    }
-    plain("Turns per rank, max/mean", &|arm| or_dash(arm.load_max_over_mean, figure));
+    let mut where_known = |label: &str, get: fn(&Arm) -> Option<f64>, show: fn(f64) -> String| {
+        if get(baseline).or(get(arm)).is_some() {
+            plain(label, &|arm| or_dash(get(arm), show));
+        }
+    };
+    where_known("Expected reuse, round robin (%)", |arm| arm.round_robin_reuse, percent);
+    where_known("Expected reuse at the places seen (%)", |arm| arm.expected_reuse, percent);
+    where_known("Stickiness (%)", |arm| arm.stickiness, percent);
+    where_known("Turns per place, max/mean", |arm| arm.load_max_over_mean, figure);
     plain("Prompt tokens planned", &|arm| or_dash(arm.planned_prompt_tokens, whole));
     plain("Prompt tokens served", &|arm| or_dash(arm.prompt_tokens, whole));
     plain("Successful requests", &|arm| format!("{} of {}", whole(arm.complete), whole(arm.planned)));
@@ -115,7 +119,17 @@ fn notes(comparison: &Comparison) -> Vec<String> {
             && row.arms.iter().any(|arm| arm.value.is_some() && arm.samples < row.least_samples)
     };
     let tilde = comparison.metrics.iter().find(is_thin).map(|_| TILDE.to_owned());
-    tilde.into_iter().chain([NO_CLAIM.to_owned()]).collect()
+    let unplaced = comparison.arms.iter().filter_map(|arm| {
+        let Attribution { known, turns, source: _, reason } = &arm.attribution;
+        let reason = reason.as_ref()?;
+        Some(format!(
+            "{}: the place of {} of {} is unknown: {reason}",
+            arm.name,
+            whole(turns - known),
+            plural(*turns, "turn")
+        ))
+    });
+    tilde.into_iter().chain([NO_CLAIM.to_owned()]).chain(unplaced).collect()
 }
 
 fn rounds_of(rounds: &[String]) -> String {

@@ -71,6 +71,7 @@ fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
     Arm {
         name: name.into(),
         control: false,
+        rounds: vec![1, 2],
         model: None,
         load_balance_method: Some(name.into()),
         planned: 4_096,
@@ -84,6 +85,7 @@ fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
         ideal_reuse: Some(0.9394),
         round_robin_reuse: Some(0.7307),
         expected_reuse: Some(hit_rate + 0.0003),
+        attribution: report.affinity.attribution.clone(),
         stickiness: None,
         load_max_over_mean: Some(1.01),
         ranks: vec![PlaceRow { ttft_ms: Some(summary(512, ttft)), ..report.ranks[0].clone() }],
@@ -259,8 +261,9 @@ fn a_comparison_on_the_terminal() {
     │ P99 TTFT (ms)                                   ~1,812            ~474.3   0.262       0.262 – │
     │ Mean ITL (ms)                                    12.60             12.30   0.976   0.980 0.972 │
     │ Ideal reuse, one endless cache (%)                93.9              93.9                       │
+    │ Expected reuse, round robin (%)                   73.1              73.1                       │
     │ Expected reuse at the places seen (%)             73.1              93.9                       │
-    │ Turns per rank, max/mean                          1.01              1.01                       │
+    │ Turns per place, max/mean                         1.01              1.01                       │
     │ Prompt tokens planned                       17,293,056        17,293,056                       │
     │ Prompt tokens served                        17,293,056        17,293,056                       │
     │ Successful requests                     4,096 of 4,096    4,096 of 4,096                       │
@@ -301,8 +304,9 @@ fn a_comparison_as_markdown() {
     | P99 TTFT (ms) | \~1,812 | \~474.3 | 0.262 | 0.262 – |
     | Mean ITL (ms) | 12.60 | 12.30 | 0.976 | 0.980 0.972 |
     | Ideal reuse, one endless cache (%) | 93.9 | 93.9 |  |  |
+    | Expected reuse, round robin (%) | 73.1 | 73.1 |  |  |
     | Expected reuse at the places seen (%) | 73.1 | 93.9 |  |  |
-    | Turns per rank, max/mean | 1.01 | 1.01 |  |  |
+    | Turns per place, max/mean | 1.01 | 1.01 |  |  |
     | Prompt tokens planned | 17,293,056 | 17,293,056 |  |  |
     | Prompt tokens served | 17,293,056 | 17,293,056 |  |  |
     | Successful requests | 4,096 of 4,096 | 4,096 of 4,096 |  |  |

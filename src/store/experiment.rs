@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_blocks_read_back_and_others_are_left_out() {
+    fn blocks_that_ended_read_back_and_others_are_left_out() {
         let home = tempfile::tempdir().unwrap();
         let experiment = ExperimentDir::create(Some(&home.path().join("ab")), "x").unwrap();
         let run = experiment.block_dir(1, "a/b").unwrap();

@@ -44,14 +44,15 @@ pub fn read_experiment(dir: &Path) -> Result<Experiment, StoreError> {
     read_document(&file, experiment::SCHEMA)
 }
 
-/// The reports of an experiment's complete blocks, in the order in which they ran.
+/// The reports of the blocks that ran to their end, void or not, in the order in which they ran.
 ///
 /// # Errors
 /// As [`read_experiment`] and [`read_run`].
 pub fn read_blocks(dir: &Path) -> Result<Vec<BlockResult>, StoreError> {
     let experiment = read_experiment(dir)?;
-    let complete = experiment.blocks.into_iter().filter(|block| block.state == BlockState::Complete);
-    complete
+    let ended = |state| matches!(state, BlockState::Complete | BlockState::Void);
+    let ended = experiment.blocks.into_iter().filter(|block| ended(block.state));
+    ended
         .map(|block| Ok(BlockResult { round: block.round, report: read_run(&dir.join(&block.dir))?, arm: block.arm }))
         .collect()
 }

@@ -3,10 +3,14 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod end_to_end;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod scripted;
+#[cfg(test)]
+mod sim_model;
 #[cfg(test)]
 mod workload;
