@@ -7,4 +7,6 @@ mod layers;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod report;
+#[cfg(test)]
 mod scripted;
