@@ -22,7 +22,7 @@ use crate::{render, workload};
 
 /// Run arms in interleaved rounds and compare them; without arguments, two simulated servers
 #[derive(Debug, clap::Args)]
-pub struct AbArgs {
+pub(super) struct AbArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// An arm, as NAME=TARGET[;control]; the first is the baseline. Replaces the profile's arms
@@ -42,7 +42,7 @@ const DEFAULT_PROFILE: &str = "quick";
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub fn run(args: &AbArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let mut spec_args = args.spec.clone();
     spec_args.also(args.arm.iter().cloned().map(Override::Arm));
     spec_args.also(args.rounds.map(|rounds| Override::Set {

@@ -25,7 +25,7 @@ use crate::workload::{Plan, Prompter};
 
 /// What one block runs.
 #[derive(Debug)]
-pub struct Block<'a> {
+pub(super) struct Block<'a> {
     /// With the round's seed and salt.
     pub spec: &'a RunSpec,
     pub plan: Arc<Plan>,
@@ -42,7 +42,7 @@ pub struct Block<'a> {
 
 /// A block that has run.
 #[derive(Debug)]
-pub struct Measured {
+pub(super) struct Measured {
     pub report: RunReport,
     /// What the reader must know beside the report's own warnings.
     pub notes: Vec<String>,
@@ -53,7 +53,7 @@ impl Block<'_> {
     ///
     /// # Errors
     /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
-    pub async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
+    pub(super) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
         let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
         let accumulator = Accumulator::new(self.context());
         dir.write_report(&accumulator.finish(Closing::plain(State::Running)))?;

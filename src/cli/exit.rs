@@ -43,7 +43,7 @@ impl From<Exit> for ExitCode {
 
 /// An error that says how the program ends.
 #[derive(Debug)]
-pub struct Ended {
+pub(super) struct Ended {
     pub exit: Exit,
     cause: anyhow::Error,
 }
@@ -51,7 +51,7 @@ pub struct Ended {
 impl Ended {
     /// An error in these words.
     #[must_use]
-    pub fn new(exit: Exit, words: &'static str) -> Self {
+    pub(super) fn new(exit: Exit, words: &'static str) -> Self {
         Self { exit, cause: anyhow::Error::msg(words) }
     }
 }
@@ -65,7 +65,7 @@ impl std::fmt::Display for Ended {
 impl std::error::Error for Ended {}
 
 /// Gives an error its exit code where it arises.
-pub trait ExitWith<T> {
+pub(super) trait ExitWith<T> {
     /// The same result, whose error ends the program with `exit`.
     ///
     /// # Errors

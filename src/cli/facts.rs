@@ -12,7 +12,7 @@ use crate::workload::{self, Plan};
 
 /// How a reply without usage is counted.
 #[derive(Debug, Clone)]
-pub enum Estimate {
+pub(super) enum Estimate {
     /// By the tokenizer in use.
     Tokenizer(Arc<Vocabulary>),
     /// One token a frame: the best that can be said without one.
@@ -23,16 +23,16 @@ pub enum Estimate {
 ///
 /// # Errors
 /// When the tokenizer file is none.
-pub fn vocabulary(spec: &RunSpec) -> Result<Vocabulary, TextError> {
+pub(super) fn vocabulary(spec: &RunSpec) -> Result<Vocabulary, TextError> {
     spec.request.tokenizer.as_deref().map_or_else(|| Ok(Vocabulary::words()), Vocabulary::from_file)
 }
 
-pub fn estimate(spec: &RunSpec, vocabulary: &Arc<Vocabulary>) -> Estimate {
+pub(super) fn estimate(spec: &RunSpec, vocabulary: &Arc<Vocabulary>) -> Estimate {
     if spec.request.tokenizer.is_some() { Estimate::Tokenizer(Arc::clone(vocabulary)) } else { Estimate::Frames }
 }
 
 /// Gives a reply whose server sent no usage an output count of our own, marked as such.
-pub fn fill_estimate(turn: &mut TurnRecord, text: &str, estimate: &Estimate) {
+pub(super) fn fill_estimate(turn: &mut TurnRecord, text: &str, estimate: &Estimate) {
     if turn.output_tokens.is_some() || !turn.outcome.is_complete() {
         return;
     }
@@ -44,7 +44,7 @@ pub fn fill_estimate(turn: &mut TurnRecord, text: &str, estimate: &Estimate) {
 }
 
 /// What the plan says, with the reuse that it allows over `ranks` ranks.
-pub fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
+pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
     let totals = plan.totals();
     let round_robin = workload::round_robin(plan, ranks);
     WorkloadFacts {
@@ -69,7 +69,7 @@ pub fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
 }
 
 /// Reuse that the observed places allow; none when no place is known.
-pub fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<ObservedOracle> {
+pub(super) fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<ObservedOracle> {
     if places.is_empty() {
         return None;
     }
@@ -78,7 +78,7 @@ pub fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<Observe
     Some(ObservedOracle { reuse: observed.reuse, cold_pairs: observed.cold_pairs })
 }
 
-pub fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts {
+pub(super) fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts {
     ServerFacts {
         kind: facts.kind.clone(),
         version: facts.version.clone(),
@@ -93,7 +93,7 @@ pub fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts
 }
 
 /// The run in one line, before it starts.
-pub fn headline(spec: &RunSpec, plan: &Plan) -> String {
+pub(super) fn headline(spec: &RunSpec, plan: &Plan) -> String {
     let totals = plan.totals();
     let load = match spec.load.pacing {
         Pacing::Closed { sessions } => format!("{sessions} sessions in flight"),
@@ -113,7 +113,7 @@ pub fn headline(spec: &RunSpec, plan: &Plan) -> String {
 }
 
 /// What to say to a primary metric that does not exist.
-pub fn unknown_metric(key: &str) -> String {
+pub(super) fn unknown_metric(key: &str) -> String {
     let known: Vec<&str> = metrics().iter().map(|metric| &*metric.key).collect();
     format!("`experiment.primary`: `{key}` is no metric; choose one of: {}", known.join(", "))
 }

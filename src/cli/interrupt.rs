@@ -12,7 +12,7 @@ use super::exit::{Ended, Exit};
 ///
 /// # Errors
 /// Those of `work`; after the second signal, that the program was interrupted.
-pub fn block_on<F, T>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
+pub(super) fn block_on<F, T>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
 {

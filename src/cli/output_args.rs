@@ -8,7 +8,7 @@ use crate::store::Detail;
 /// Shared by `run` and `ab`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Results")]
-pub struct OutputArgs {
+pub(super) struct OutputArgs {
     /// Directory of the results; must not exist yet [default: gspbench-results/<utc>-<label>-<random>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -28,18 +28,18 @@ pub struct OutputArgs {
 
 impl OutputArgs {
     #[must_use]
-    pub fn detail(&self) -> Detail {
+    pub(super) fn detail(&self) -> Detail {
         if self.output_details { Detail::Gaps } else { Detail::Plain }
     }
 
     #[must_use]
-    pub fn ready_timeout(&self) -> Duration {
+    pub(super) fn ready_timeout(&self) -> Duration {
         Duration::from_secs(self.ready_check_timeout_sec)
     }
 
     /// The label of the default directory.
     #[must_use]
-    pub fn label<'a>(&'a self, name: &'a str) -> &'a str {
+    pub(super) fn label<'a>(&'a self, name: &'a str) -> &'a str {
         self.tag.as_deref().unwrap_or(name)
     }
 }

@@ -11,7 +11,7 @@ const REDRAWS: u8 = 10;
 
 /// The bar of one block.
 #[derive(Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
     started: Instant,
     shown: Option<Instant>,
@@ -20,7 +20,7 @@ pub struct Progress {
 impl Progress {
     /// A bar for `turns` turns, named after the block; hidden when it is not wanted.
     #[must_use]
-    pub fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
+    pub(super) fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
         let target = if is_wanted { ProgressDrawTarget::stderr_with_hz(REDRAWS) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(turns), target);
         let template = "{prefix} [{bar:24}] {pos}/{len} {elapsed} {msg}";
@@ -32,33 +32,33 @@ impl Progress {
     }
 
     /// Says what is being done before turns are counted.
-    pub fn stage(&self, what: &'static str) {
+    pub(super) fn stage(&self, what: &'static str) {
         self.bar.set_message(what);
         self.bar.tick();
     }
 
     /// The measured part starts.
-    pub fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         self.started = Instant::now();
         self.bar.reset_elapsed();
     }
 
     /// Whether enough time has passed to look at the run again.
     #[must_use]
-    pub fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         let pause = Duration::from_millis(1000 / u64::from(REDRAWS));
         !self.bar.is_hidden() && self.shown.is_none_or(|shown| shown.elapsed() >= pause)
     }
 
     /// Shows the run as it stands.
-    pub fn show(&mut self, live: &Live, in_flight: usize) {
+    pub(super) fn show(&mut self, live: &Live, in_flight: usize) {
         self.shown = Some(Instant::now());
         self.bar.set_position(live.complete + live.failed + live.cancelled + live.skipped);
         self.bar.set_message(message(live, in_flight, self.started.elapsed()));
     }
 
     /// Takes the bar away.
-    pub fn end(self) {
+    pub(super) fn end(self) {
         self.bar.finish_and_clear();
     }
 }

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Recorded {
+pub(super) struct Recorded {
     pub accumulator: Accumulator,
     /// Where each complete turn was served, as far as that is known.
     pub places: BTreeMap<TurnId, Place>,
@@ -25,7 +25,7 @@ pub struct Recorded {
 
 /// Takes records as they come.
 #[derive(Debug)]
-pub struct Recorder {
+pub(super) struct Recorder {
     recorded: Recorded,
     log: RequestLog,
     cancel: CancellationToken,
@@ -33,7 +33,7 @@ pub struct Recorder {
 
 impl Recorder {
     #[must_use]
-    pub fn new(accumulator: Accumulator, log: RequestLog, cancel: CancellationToken) -> Self {
+    pub(super) fn new(accumulator: Accumulator, log: RequestLog, cancel: CancellationToken) -> Self {
         Self { recorded: Recorded { accumulator, places: BTreeMap::new() }, log, cancel }
     }
 
@@ -41,7 +41,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When a line cannot be written; the run is then cancelled, since what it measures would be lost.
-    pub async fn run(
+    pub(super) async fn run(
         &mut self,
         mut records: Receiver<TurnRecord>,
         progress: &mut Progress,
@@ -68,7 +68,7 @@ impl Recorder {
     }
 
     #[must_use]
-    pub fn into_recorded(self) -> Recorded {
+    pub(super) fn into_recorded(self) -> Recorded {
         self.recorded
     }
 

@@ -18,7 +18,7 @@ use crate::{render, workload};
 
 /// Run one block against one server and report it
 #[derive(Debug, clap::Args)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -66,7 +66,7 @@ impl AddressArgs {
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub fn run(args: &RunArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
     let spec = run_spec(&loaded.profile, &loaded.context(false))?;
     let target = args.address.target()?;
@@ -114,7 +114,7 @@ async fn measure(
 }
 
 /// How a block's report ends the program.
-pub fn exit_of(report: &RunReport) -> Exit {
+pub(super) fn exit_of(report: &RunReport) -> Exit {
     match (report.state, report.validity.verdict) {
         (State::Interrupted, _) => Exit::Interrupted,
         (_, Verdict::Void) => Exit::Void,

@@ -4,21 +4,21 @@
 use std::io::Write as _;
 
 /// Writes a result.
-pub fn result(text: &str) {
+pub(super) fn result(text: &str) {
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
 }
 
 /// Writes a line for the person at the terminal.
-pub fn note(text: &str) {
+pub(super) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Writes several.
-pub fn notes(texts: &[String]) {
+pub(super) fn notes(texts: &[String]) {
     texts.iter().for_each(|text| note(&format!("note: {text}")));
 }
 
 /// Writes why the program ends.
-pub fn error(error: &anyhow::Error) {
+pub(super) fn error(error: &anyhow::Error) {
     note(&format!("error: {error:#}"));
 }

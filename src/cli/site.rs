@@ -19,7 +19,7 @@ use crate::workload::{Plan, Prompt, Prompter};
 
 /// A server that answers.
 #[derive(Debug)]
-pub struct Site {
+pub(super) struct Site {
     pub target: Target,
     pub base: String,
     /// For everything but turns: scrapes and flushes have connections of their own.
@@ -33,7 +33,7 @@ pub struct Site {
 
 /// What opening a site needs to know.
 #[derive(Debug, Clone, Copy)]
-pub struct Opening<'a> {
+pub(super) struct Opening<'a> {
     pub spec: &'a RunSpec,
     pub vocabulary: &'a Arc<Vocabulary>,
     /// How long the server may take until it answers at all.
@@ -45,7 +45,7 @@ impl Site {
     ///
     /// # Errors
     /// One sentence that names the address, what it said, and the way out; exit code 3.
-    pub async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
+    pub(super) async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
         let (base, launched) = match target {
             Target::Url(url) => (url.clone(), None),
             Target::Sim { policy, settings } => {
@@ -69,7 +69,7 @@ impl Site {
     ///
     /// # Errors
     /// When a header of the profile is malformed.
-    pub fn client(&self, spec: &RunSpec, clock: Clock, cancel: CancellationToken) -> anyhow::Result<Client> {
+    pub(super) fn client(&self, spec: &RunSpec, clock: Clock, cancel: CancellationToken) -> anyhow::Result<Client> {
         let settings = Settings {
             url: self.url(spec.request.api),
             shape: Shape {
@@ -89,7 +89,7 @@ impl Site {
     }
 
     /// Ends the server if this program started it.
-    pub async fn close(self) {
+    pub(super) async fn close(self) {
         if let Some(launched) = self.launched {
             launched.stop().await;
         }

@@ -8,7 +8,7 @@ use crate::profile::{self, Override, raw};
 
 /// Profile and flags as given, and the profile they make together.
 #[derive(Debug, Clone, Default)]
-pub struct SpecArgs {
+pub(super) struct SpecArgs {
     /// A built-in name or the path of a TOML file.
     profile: Option<String>,
     overrides: Vec<Override>,
@@ -18,7 +18,7 @@ pub struct SpecArgs {
 
 /// A profile with its flags laid over it.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub(super) struct Loaded {
     pub name: String,
     pub profile: raw::Profile,
 }
@@ -28,7 +28,7 @@ impl SpecArgs {
     ///
     /// # Errors
     /// When it cannot be read, or a key or value is wrong.
-    pub fn load(&self, default: Option<&str>) -> anyhow::Result<Loaded> {
+    pub(super) fn load(&self, default: Option<&str>) -> anyhow::Result<Loaded> {
         let given = self.profile.as_deref().or(default);
         let (name, text) = match given {
             None => ("flags".to_owned(), String::new()),
@@ -46,7 +46,7 @@ impl Loaded {
     /// What the command adds to the profile. The seed is drawn here, so that a second run never replays the first by
     /// accident; it is printed and stored.
     #[must_use]
-    pub fn context(&self, compares_arms: bool) -> profile::Context {
+    pub(super) fn context(&self, compares_arms: bool) -> profile::Context {
         // Kept below 2^48 so that it survives every JSON reader.
         let drawn_seed = rand::random::<u64>() >> 16;
         profile::Context { name: self.name.clone(), drawn_seed, compares_arms }
@@ -134,7 +134,7 @@ impl SpecArgs {
     }
 
     /// Lays further changes over the profile, after all flags.
-    pub fn also(&mut self, changes: impl IntoIterator<Item = Override>) {
+    pub(super) fn also(&mut self, changes: impl IntoIterator<Item = Override>) {
         self.overrides.extend(changes);
     }
 }

@@ -7,17 +7,21 @@ mod build;
 mod digest;
 mod key;
 mod oracle;
+mod placement;
 mod plan;
 mod prompt;
 #[cfg(test)]
 mod sample;
 mod seed;
+mod summary;
 mod warmup;
 
 pub use build::{PlanError, plan};
 pub use oracle::{Aliasing, Observed, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
+pub use placement::Placement;
 pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
 pub use prompt::{Message, Prompt, Prompter, Role};
+pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
 
 /// What later stages need of a request's shape, so that they need no other room for it.
 pub use crate::profile::{Api, ChatLayout, PromptAs, RequestSpec};

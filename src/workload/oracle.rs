@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Plan, SessionPlan, TurnIndex};
+use super::plan::{Plan, SessionPlan, TurnIndex, precise};
 use crate::profile::{History, Order};
 
 /// Prompt tokens that need no prefill.
@@ -106,12 +106,9 @@ pub fn round_robin(plan: &Plan, ranks: u32) -> RoundRobin {
         }
         split += 1.0 - (1.0 - miss).powf(precise(session.turns.len() as u64 - 1));
     }
-    let turns = turns_per_group(plan);
-    let all = turns.values().sum();
-    for (group, turns) in turns {
-        let cold = ranks_met(plan, ranks, turns, all);
-        cold_pairs += cold;
-        cached -= cold * f64::from(plan.system_tokens[group as usize]);
+    for (group, ranks_met) in cold_ranks(plan, ranks) {
+        cold_pairs += ranks_met;
+        cached -= ranks_met * f64::from(plan.system_tokens[group as usize]);
     }
     let split_share = (plan.workload.turns.get() > 1).then(|| split / precise(plan.sessions.len() as u64));
     RoundRobin { ranks, reuse: share(cached, prompt), cold_pairs, split_share }
@@ -161,6 +158,13 @@ fn remains<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u6
     })
 }
 
+/// For each group with a session, the expected number of ranks that round robin lets see it.
+pub(super) fn cold_ranks(plan: &Plan, ranks: u32) -> BTreeMap<u32, f64> {
+    let turns = turns_per_group(plan);
+    let all = turns.values().sum();
+    turns.into_iter().map(|(group, turns)| (group, ranks_met(plan, ranks, turns, all))).collect()
+}
+
 fn turns_per_group(plan: &Plan) -> BTreeMap<u32, u64> {
     let mut turns = BTreeMap::new();
     for session in &plan.sessions {
@@ -188,11 +192,6 @@ fn none_drawn(all: u64, group: u64, dealt: u64) -> f64 {
     // The fraction is symmetric in group and dealt; the shorter product is exact enough and quicker.
     let (few, many) = (group.min(dealt), group.max(dealt));
     (0..few).map(|k| precise((all - k).saturating_sub(many)) / precise(all - k)).product()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts and token sums stay below 2^53")]
-fn precise(count: u64) -> f64 {
-    count as f64
 }
 
 fn share(cached: f64, prompt: u64) -> f64 {

@@ -96,3 +96,9 @@ impl Plan {
         totals
     }
 }
+
+/// A count as a float; exact.
+#[expect(clippy::cast_precision_loss, reason = "counts and token sums stay below 2^53")]
+pub(super) fn precise(count: u64) -> f64 {
+    count as f64
+}

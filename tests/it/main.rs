@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod end_to_end;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod policy;
@@ -10,3 +12,5 @@ mod policy;
 mod report;
 #[cfg(test)]
 mod scripted;
+#[cfg(test)]
+mod sim_model;
