@@ -330,12 +330,15 @@ mod audit {
     fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
         let late = TurnRecord { due_us: Micros(0), ..served(0, 6, 0, 0) };
         assert_eq!(kinds(&report(std::slice::from_ref(&late)).validity.voids), [FindingKind::Client]);
-        let mut shared = context(1, 1);
-        shared.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
-        let mut accumulator = Accumulator::new(shared);
-        accumulator.add(&late);
-        let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
-        assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
+        let (mut started, mut found) = (context(1, 1), context(1, 1));
+        started.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
+        found.server.kind = Some("gspbench sim".into());
+        for shared in [started, found] {
+            let mut accumulator = Accumulator::new(shared);
+            accumulator.add(&late);
+            let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
+            assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
+        }
     }
 }
 
