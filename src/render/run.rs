@@ -3,7 +3,7 @@
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE, statistic};
-use crate::report::{Better, Latency, RunReport, Source, Stat, Verdict, metrics};
+use crate::report::{Better, Latency, RunReport, Source, Spilled, Stat, Verdict, metrics};
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
 #[must_use]
@@ -115,6 +115,8 @@ fn affinity(report: &RunReport) -> Vec<String> {
     let mut parts = vec![format!("key by {}{keys}", word(&affinity.key_by)), plural(affinity.sessions, "session")];
     parts.extend(affinity.split_sessions.map(|split| format!("{} on several places", whole(split))));
     parts.extend(affinity.stickiness.map(|share| format!("stickiness {} %", percent(share))));
+    let spilled = |spilled: &Spilled| format!("{} spilled, says the {}", plural(spilled.turns, "turn"), spilled.from);
+    parts.extend(affinity.spilled.as_ref().map(spilled));
     parts.extend(
         affinity.off_majority_turns.map(|turns| format!("{} off their key's main place", plural(turns, "turn"))),
     );

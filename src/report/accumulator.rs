@@ -3,7 +3,7 @@
 //! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
 //! sessions and keys, never with turns.
 
-use super::affinity::Follow;
+use super::affinity::{Affinity, Follow, Spilled};
 use super::audit;
 use super::latency::{Latency, millis};
 use super::ratio;
@@ -128,6 +128,7 @@ impl Accumulator {
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
         let tally = &self.tally;
+        let spilled = simulator_spills(&server.counters);
         let totals = tally.totals(workload.turns, state);
         let whole = tally.window();
         let metrics = tally.metrics(&totals, &whole);
@@ -152,7 +153,7 @@ impl Accumulator {
             windows: Windows { whole, steady: None, steady_reason: Some("this version computes none".into()) },
             metrics,
             ranks,
-            affinity: tally.affinity.finish(&loads),
+            affinity: Affinity { spilled, ..tally.affinity.finish(&loads) },
             client,
             validity: audit::Validity::default(),
             histograms: tally.latencies.encoded(),
@@ -160,6 +161,18 @@ impl Accumulator {
         report.validity = audit::judge(&report);
         report
     }
+}
+
+/// Our own simulator counts the turns that its policy sent elsewhere than where their key belongs.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of turns; casts saturate")]
+fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
+    let spills: Vec<f64> = counters
+        .iter()
+        .filter(|counter| counter.name == "gspbench_sim_spilled_total")
+        .filter_map(|counter| counter.delta)
+        .collect();
+    let turns = spills.iter().sum::<f64>().round() as u64;
+    (!spills.is_empty()).then(|| Spilled { turns, from: "simulator".into() })
 }
 
 /// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a

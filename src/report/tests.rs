@@ -277,6 +277,27 @@ mod audit {
     }
 
     #[test]
+    fn spills_are_those_that_the_simulator_counted() {
+        let mut accumulator = Accumulator::new(context(1, 1));
+        accumulator.add(&served(0, 0, 0, 0));
+        assert_eq!(accumulator.finish(Closing::plain(State::Complete)).affinity.spilled, None);
+        let deltas = [("gspbench_sim_spilled_total", "a", 2.0), ("gspbench_sim_spilled_total", "b", 1.0)];
+        let closing = Closing { counters: counters(&deltas), ..Closing::plain(State::Complete) };
+        assert_eq!(accumulator.finish(closing).affinity.spilled.unwrap().turns, 3);
+    }
+
+    #[test]
+    fn turns_that_did_not_complete_may_explain_their_share_of_the_difference() {
+        let mut accumulator = Accumulator::new(context(1, 10));
+        (0..8).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
+        let closing = Closing {
+            counters: counters(&[("sglang:cached_tokens_total", "device", 1_000.0)]),
+            ..Closing::plain(State::Interrupted)
+        };
+        assert_eq!(kinds(&accumulator.finish(closing).validity.warnings), [FindingKind::Interrupted]);
+    }
+
+    #[test]
     fn a_counter_that_fell_voids_the_run() {
         assert_eq!(kinds(&with_counters(&[("sglang:num_requests_total", "", -1.0)]).voids), [FindingKind::Restart]);
     }
@@ -309,12 +330,15 @@ mod audit {
     fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
         let late = TurnRecord { due_us: Micros(0), ..served(0, 6, 0, 0) };
         assert_eq!(kinds(&report(std::slice::from_ref(&late)).validity.voids), [FindingKind::Client]);
-        let mut shared = context(1, 1);
-        shared.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
-        let mut accumulator = Accumulator::new(shared);
-        accumulator.add(&late);
-        let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
-        assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
+        let (mut started, mut found) = (context(1, 1), context(1, 1));
+        started.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
+        found.server.kind = Some("gspbench sim".into());
+        for shared in [started, found] {
+            let mut accumulator = Accumulator::new(shared);
+            accumulator.add(&late);
+            let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
+            assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
+        }
     }
 }
 

@@ -36,6 +36,12 @@ impl RunDir {
         &self.path
     }
 
+    /// Takes the directory away again when nothing was written into it, as after a target that does not answer.
+    pub fn remove_if_empty(&self) {
+        // The system refuses to remove a directory that holds anything, and then it is to stay.
+        let _ = std::fs::remove_dir(&self.path);
+    }
+
     /// Opens `requests.jsonl` for appending.
     ///
     /// # Errors
@@ -156,6 +162,18 @@ mod tests {
         assert!(matches!(RunDir::create(Some(&file), "x").unwrap_err(), StoreError::Exists(_)));
         assert!(matches!(RunDir::create(Some(&file.join("x")), "x").unwrap_err(), StoreError::Create { .. }));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    }
+
+    #[test]
+    fn only_an_empty_directory_is_taken_away() {
+        let home = tempfile::tempdir().unwrap();
+        let run = RunDir::create(Some(&home.path().join("run")), "x").unwrap();
+        run.write_markdown("x").unwrap();
+        run.remove_if_empty();
+        assert!(run.path().join("report.md").exists());
+        std::fs::remove_file(run.path().join("report.md")).unwrap();
+        run.remove_if_empty();
+        assert!(!run.path().exists());
     }
 
     #[test]

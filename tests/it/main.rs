@@ -9,6 +9,8 @@ mod layers;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod report;
+#[cfg(test)]
 mod scripted;
 #[cfg(test)]
 mod sim_model;
