@@ -3,4 +3,10 @@
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod sim_http;
+#[cfg(test)]
 mod sim_model;
+#[cfg(test)]
+mod sim_server;
+#[cfg(test)]
+mod sim_serving;
