@@ -1,12 +1,87 @@
 //! The clap tree, one file a subcommand. The only place that wires stages together.
 
+mod ab;
+mod block;
+mod compare;
 mod exit;
-pub mod sim;
+mod facts;
+mod flags;
+mod interrupt;
+mod output_args;
+mod progress;
+mod recorder;
+mod report;
+mod run;
+mod say;
+mod sim;
+mod site;
+mod spec_args;
+
+use clap::Parser as _;
 
 pub use exit::Exit;
+
+/// Measures what session affinity is worth: drives an LLM server whose prefix cache is split over ranks, and compares
+/// routing arms in interleaved rounds.
+#[derive(Debug, clap::Parser)]
+#[command(version, max_term_width = 110, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Ab(Box<ab::AbArgs>),
+    Run(Box<run::RunArgs>),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
+    Sim(Box<sim::SimArgs>),
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// Commands of the design that this version does not have.
+const NOT_BUILT: [&str; 5] = ["predict", "sweep", "fit", "merge", "selftest"];
 
 /// Parses the command line, runs one command and says how the program ends.
 #[must_use]
 pub fn main() -> Exit {
-    Exit::Ok
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(shown) => return usage(&shown),
+    };
+    run_command(&cli.command).unwrap_or_else(|error| {
+        say::error(&error);
+        Exit::of(&error)
+    })
+}
+
+fn run_command(command: &Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Ab(args) => ab::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Sim(args) => sim::run(args),
+        Command::Other(words) => Ok(unknown(words)),
+    }
+}
+
+fn unknown(words: &[String]) -> Exit {
+    let word = words.first().map(String::as_str).unwrap_or_default();
+    if NOT_BUILT.contains(&word) {
+        say::note(&format!("error: `gspbench {word}` is not built yet"));
+    } else {
+        say::note(&format!("error: there is no command `{word}`; `gspbench --help` lists the commands"));
+    }
+    Exit::Usage
+}
+
+/// Help and version are no mistakes.
+fn usage(shown: &clap::Error) -> Exit {
+    let is_mistake = shown.use_stderr();
+    // A closed pipe is the reader's business.
+    let _ = shown.print();
+    if is_mistake { Exit::Usage } else { Exit::Ok }
 }

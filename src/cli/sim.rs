@@ -24,7 +24,7 @@ use super::Exit;
 /// Caches, queues, chunked prefill, lock-step ranks and the routing policies are simulated per request, so that hit rates
 /// and placements are exact. Its chat template adds no token. Prints `listening on http://HOST:PORT` first.
 #[derive(Debug, Clone, clap::Args)]
-pub struct SimArgs {
+pub(super) struct SimArgs {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -138,7 +138,7 @@ impl SimArgs {
 ///
 /// # Errors
 /// When the port or the log file cannot be had, or the socket fails later.
-pub fn run(args: &SimArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &SimArgs) -> anyhow::Result<Exit> {
     let settings = args.settings();
     let tokens = match settings.check().map_err(anyhow::Error::from).and_then(|()| tokens(args)) {
         Ok(tokens) => tokens,

@@ -1,1 +1,11 @@
-//! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP.
+//! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
+
+mod body;
+mod http;
+mod machine;
+mod network;
+
+pub use body::{Shape, encode};
+pub use http::{Client, ClientError, Settings, transport};
+pub use machine::{End, Machine};
+pub use network::classify;

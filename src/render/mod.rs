@@ -1,1 +1,21 @@
-//! Reports and comparisons as terminal tables, markdown and JSON text. Text out, no files.
+//! Text for people: a report or a comparison as a [`Page`], and a page as terminal text or GitHub markdown.
+//!
+//! Strings out; no file, no terminal, no arithmetic beyond the formatting of numbers. What a page says is decided once,
+//! so both forms say the same.
+
+mod comparison;
+mod markdown;
+mod number;
+mod page;
+mod places;
+mod run;
+mod terminal;
+
+pub use comparison::comparison;
+pub use markdown::markdown;
+pub use page::{Grid, Page, Section};
+pub use run::run;
+pub use terminal::terminal;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,42 @@
-//! From records to one run report: one accumulator, used live, by `report` and by `merge`.
+//! From turns to a [`RunReport`]: one accumulator, the registry of metrics, and what makes a run void.
+//!
+//! Everything is derived here from records, counters and the plan's facts, and nothing is measured here. Percentiles come
+//! from merged histograms, never from averages.
+
+mod accumulator;
+mod affinity;
+mod audit;
+mod latency;
+mod metric;
+mod redact;
+mod shape;
+mod tally;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use accumulator::{Accumulator, Closing, Context, Live};
+pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
+pub use audit::{Finding, FindingKind, Validity, Verdict};
+pub use latency::Latency;
+pub use metric::{Better, Metric, Source, Stat, metric, metrics};
+pub use shape::{
+    Client, CounterDelta, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
+    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
+};
+
+pub use crate::stats::Summary;
+
+use crate::stats::rounded;
+use crate::units::Micros;
+
+/// `part` of `whole`; none of nothing.
+#[expect(clippy::cast_precision_loss, reason = "turns and tokens stay below 2^53")]
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| rounded(part as f64 / whole as f64))
+}
+
+/// A rate; none over no time.
+#[expect(clippy::cast_precision_loss, reason = "turns and tokens stay below 2^53")]
+fn per_second(amount: u64, span: Micros) -> Option<f64> {
+    (span.0 > 0).then(|| rounded(amount as f64 / span.as_secs()))
+}

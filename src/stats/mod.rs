@@ -1,1 +1,10 @@
-//! Quantiles and intervals. A leaf: no domain words.
+//! Numbers about numbers: distributions, quantiles, means. A leaf: it knows no domain words and no other room.
+//!
+//! The subtle thing: a histogram answers quantiles and nothing else. Count, sum, squares, minimum and maximum are kept
+//! exactly beside it, as integers, so that merging gives the same figure in any order and any grouping.
+
+mod distribution;
+mod mean;
+
+pub use distribution::{DecodeError, Distribution, Quantile, Summary};
+pub use mean::{exact_quantile, geometric_mean, mean, rounded, variation};

@@ -1,1 +1,23 @@
-//! Run and experiment directories: created before the first request, never overwritten, valid at every instant.
+//! Directories of runs and experiments: created once, never overwritten, and valid at every instant.
+//!
+//! A document is written beside its place and renamed into it; the request log grows by whole lines. So a crash loses at
+//! most the line being written, and a reader never sees half a document.
+
+mod dir;
+mod error;
+mod experiment;
+mod log;
+mod read;
+
+pub use dir::RunDir;
+pub use error::StoreError;
+pub use experiment::{Block, BlockState, Experiment, ExperimentDir};
+pub use log::{Detail, RequestLog};
+pub use read::{Records, read_blocks, read_experiment, read_records, read_run};
+
+const RUN: &str = "run.json";
+const REQUESTS: &str = "requests.jsonl";
+const METRICS: &str = "metrics.prom";
+const MARKDOWN: &str = "report.md";
+const EXPERIMENT: &str = "ab.json";
+const COMPARISON: &str = "comparison.json";

@@ -1,1 +1,23 @@
-//! The system under test as seen from outside a turn: probe, flush, scrape, launch and stop.
+//! The system under test as seen from outside a turn: what it is, emptying its cache, its counters, and the simulated
+//! server that this program starts for itself. Nothing here is on the timed path.
+
+mod flush;
+mod launch;
+mod server;
+mod url;
+
+pub use flush::{Flush, flush};
+pub use launch::{Launched, launch_sim};
+pub use server::{Counter, Scrape, ServerFacts, ask, models, scrape};
+pub use url::join;
+
+/// A target that cannot be used; every message names the address and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("{url}: {why}; is the server up, and is this its address?")]
+    Unreachable { url: String, why: String },
+    #[error("{url}: {why}")]
+    Refused { url: String, why: String },
+    #[error("the simulated server: {0}")]
+    Sim(String),
+}

@@ -1,1 +1,8 @@
-//! Bytes: SSE decoder, frames of each API, Prometheus exposition. A leaf.
+//! Bytes: the SSE decoder and the frames of each API. A leaf: it knows no clock, no turn and no server.
+
+pub mod frame;
+mod prometheus;
+mod sse;
+
+pub use prometheus::{Exposition, Sample};
+pub use sse::SseDecoder;

@@ -1,7 +1,28 @@
 //! The plan: which turns exist, of which lengths, under which keys, in which order. A pure function of spec and seed.
 //!
-//! A plan holds seeds and lengths, not text; [`Prompter`] makes the text of a turn when it is needed.
+//! A plan holds seeds and lengths, not text; a [`Prompter`] makes the text of a turn when it is needed, always the same.
 
+mod arrival;
+mod build;
+mod digest;
+mod key;
+mod oracle;
+mod placement;
 mod plan;
+mod prompt;
+#[cfg(test)]
+mod sample;
+mod seed;
+mod summary;
+mod warmup;
 
-pub use plan::{Plan, SessionPlan, TurnPlan};
+pub use build::{PlanError, plan};
+pub use oracle::{Aliasing, Observed, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
+pub use placement::Placement;
+pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
+pub use prompt::{Message, Prompt, Prompter, Role};
+pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
+
+/// What later stages need of a request's shape, so that they need no other room for it.
+pub use crate::profile::{Api, ChatLayout, PromptAs, RequestSpec};
+pub use crate::text::JOINT;

@@ -1,0 +1,222 @@
+//! `gspbench ab`: arms in interleaved rounds, then compared.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use super::block::{Block, Measured};
+use super::exit::{Exit, ExitWith as _};
+use super::output_args::OutputArgs;
+use super::run::exit_of;
+use super::site::{Opening, Site};
+use super::spec_args::SpecArgs;
+use super::{interrupt, say};
+use crate::compare::{BlockResult, Comparison, compare};
+use crate::experiment::{self, offset};
+use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
+use crate::report::{State, Verdict, metric};
+use crate::store::{self, BlockState, Experiment, ExperimentDir};
+use crate::text::Vocabulary;
+use crate::{render, workload};
+
+/// Run arms in interleaved rounds and compare them; without arguments, two simulated servers
+#[derive(Debug, clap::Args)]
+pub(super) struct AbArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// An arm, as NAME=TARGET[;control]; the first is the baseline. Replaces the profile's arms
+    #[arg(long, value_name = "NAME=TARGET", help_heading = "Experiment")]
+    arm: Vec<String>,
+    /// How often every arm runs; every second round is reversed
+    #[arg(long, value_name = "N", help_heading = "Experiment")]
+    rounds: Option<u32>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// The profile that runs when none is named.
+const DEFAULT_PROFILE: &str = "quick";
+
+/// Runs an experiment.
+///
+/// # Errors
+/// See [`super::Exit`].
+pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
+    let mut spec_args = args.spec.clone();
+    spec_args.also(args.arm.iter().cloned().map(Override::Arm));
+    spec_args.also(args.rounds.map(|rounds| Override::Set {
+        flag: "--rounds".to_owned(),
+        key: "experiment.rounds".to_owned(),
+        value: i64::from(rounds).into(),
+    }));
+    let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
+    let spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
+    if metric(&spec.primary).is_none() {
+        anyhow::bail!(super::facts::unknown_metric(&spec.primary));
+    }
+    let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
+    let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
+    let dir =
+        ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
+    say::notes(&spec_args.notes);
+    say::note(&super::facts::headline(&spec.run, &plan));
+    let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
+    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
+    let exit = done.exit;
+    if let Some(comparison) = conclude(&done, &spec, &dir)? {
+        say::result(&render::terminal(&render::comparison(&comparison)));
+    }
+    say::notes(&done.notes);
+    say::note(&format!("results: {}", dir.path().display()));
+    Ok(exit)
+}
+
+/// An experiment about to run.
+struct Trial<'a> {
+    args: &'a AbArgs,
+    spec: &'a ExperimentSpec,
+    vocabulary: &'a Arc<Vocabulary>,
+    dir: &'a ExperimentDir,
+}
+
+/// The blocks that have run.
+struct Done {
+    results: Vec<BlockResult>,
+    notes: Vec<String>,
+    exit: Exit,
+}
+
+impl Trial<'_> {
+    async fn run(&self, plan: &workload::Plan, cancel: &CancellationToken) -> anyhow::Result<Done> {
+        let mut sites = Vec::new();
+        for arm in &self.spec.arms {
+            let opening = Opening {
+                spec: &self.spec.run,
+                vocabulary: self.vocabulary,
+                ready_timeout: self.args.output.ready_timeout(),
+            };
+            match Site::open(&arm.target, opening, plan).await {
+                Ok(site) => sites.push(site),
+                Err(why) => {
+                    close(sites).await;
+                    return Err(why.context(format!("arm `{}`", arm.name)));
+                }
+            }
+        }
+        let done = self.rounds(&sites, cancel).await;
+        close(sites).await;
+        done
+    }
+
+    async fn rounds(&self, sites: &[Site], cancel: &CancellationToken) -> anyhow::Result<Done> {
+        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok };
+        let blocks: Vec<_> = experiment::blocks(self.spec.rounds.get(), sites.len()).collect();
+        let mut file = self.file(&blocks)?;
+        self.dir.write_experiment(&file)?;
+        for (at, block) in blocks.iter().enumerate() {
+            let dir = self.dir.block_dir(block.round, &self.spec.arms[block.arm].name)?;
+            file.blocks[at].dir = self.dir.relative(&dir);
+            file.blocks[at].state = BlockState::Running;
+            self.dir.write_experiment(&file)?;
+            let Measured { report, notes } = self.block(*block, &sites[block.arm], cancel, &dir).await?;
+            file.blocks[at].state = state_of(report.state, report.validity.verdict);
+            self.dir.write_experiment(&file)?;
+            let arm = self.spec.arms[block.arm].name.clone();
+            done.notes.extend(notes.into_iter().map(|note| format!("{arm}: {note}")));
+            done.exit = worse(done.exit, exit_of(&report));
+            done.results.push(BlockResult { round: block.round, arm, report });
+            if cancel.is_cancelled() {
+                break;
+            }
+        }
+        done.notes.sort();
+        done.notes.dedup();
+        Ok(done)
+    }
+
+    async fn block(
+        &self,
+        block: experiment::Block,
+        site: &Site,
+        cancel: &CancellationToken,
+        dir: &store::RunDir,
+    ) -> anyhow::Result<Measured> {
+        let arm = &self.spec.arms[block.arm];
+        let spec = of_round(&self.spec.run, block.round);
+        let plan = Arc::new(workload::plan(&spec, self.vocabulary).exit_with(Exit::Usage)?);
+        let block = Block {
+            spec: &spec,
+            plan,
+            vocabulary: self.vocabulary,
+            site,
+            arm: Some(&arm.name),
+            round: Some(block.round),
+            name: format!("round {}/{} {}", block.round, self.spec.rounds, arm.name),
+            shows_progress: !self.args.output.disable_tqdm,
+            detail: self.args.output.detail(),
+            cancel,
+        };
+        block.run(dir).await.with_context(|| format!("arm `{}`", arm.name))
+    }
+
+    fn file(&self, blocks: &[experiment::Block]) -> anyhow::Result<Experiment> {
+        let listed = blocks.iter().map(|block| {
+            let spec = of_round(&self.spec.run, block.round);
+            store::Block {
+                round: block.round,
+                arm: self.spec.arms[block.arm].name.clone(),
+                seed: spec.workload.seed,
+                salt: spec.key.salt,
+                state: BlockState::Planned,
+                dir: String::new(),
+            }
+        });
+        Ok(Experiment::new(serde_json::to_value(self.spec)?, listed.collect()))
+    }
+}
+
+/// The run of one round: other prompts and another placement of keys than in the round before, equal in every arm.
+fn of_round(run: &RunSpec, round: u32) -> RunSpec {
+    let mut spec = run.clone();
+    spec.workload.seed = spec.workload.seed.wrapping_add(offset(round));
+    spec.key.salt = spec.key.salt.wrapping_add(offset(round));
+    spec
+}
+
+fn state_of(state: State, verdict: Verdict) -> BlockState {
+    match (state, verdict) {
+        (State::Interrupted, _) => BlockState::Interrupted,
+        (State::Running, _) => BlockState::Running,
+        (State::Complete, Verdict::Void) => BlockState::Void,
+        (State::Complete, Verdict::Valid) => BlockState::Complete,
+    }
+}
+
+/// An interrupt outweighs a void block, which outweighs a good one.
+fn worse(a: Exit, b: Exit) -> Exit {
+    let weight = |exit: Exit| match exit {
+        Exit::Interrupted => 2,
+        Exit::Ok => 0,
+        _ => 1,
+    };
+    if weight(b) > weight(a) { b } else { a }
+}
+
+async fn close(sites: Vec<Site>) {
+    for site in sites {
+        site.close().await;
+    }
+}
+
+/// Compares what has run and writes it; nothing when an interrupt left no round with two arms.
+fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
+    let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
+    let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
+        Err(_) if done.exit == Exit::Interrupted => return Ok(None),
+        compared => compared.exit_with(Exit::Void)?,
+    };
+    dir.write_comparison(&comparison)?;
+    dir.write_markdown(&render::markdown(&render::comparison(&comparison)))?;
+    Ok(Some(comparison))
+}

@@ -1,0 +1,284 @@
+//! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::exit::{Exit, ExitWith as _};
+use super::progress::Progress;
+use super::recorder::{Recorded, Recorder};
+use super::site::Site;
+use crate::clock::Clock;
+use crate::drive::{Driven, Limits, Load, drive};
+use crate::profile::{Pacing, RunSpec};
+use crate::record::Outcome;
+use crate::render;
+use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
+use crate::store::{Detail, RunDir};
+use crate::target::{self, Flush, Scrape, TargetError};
+use crate::text::Vocabulary;
+use crate::workload::{Plan, Prompter};
+
+/// What one block runs.
+#[derive(Debug)]
+pub(super) struct Block<'a> {
+    /// With the round's seed and salt.
+    pub spec: &'a RunSpec,
+    pub plan: Arc<Plan>,
+    pub vocabulary: &'a Arc<Vocabulary>,
+    pub site: &'a Site,
+    pub arm: Option<&'a str>,
+    pub round: Option<u32>,
+    /// Shown before the bar.
+    pub name: String,
+    pub shows_progress: bool,
+    pub detail: Detail,
+    pub cancel: &'a CancellationToken,
+}
+
+/// A block that has run.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub report: RunReport,
+    /// What the reader must know beside the report's own warnings.
+    pub notes: Vec<String>,
+}
+
+impl Block<'_> {
+    /// Runs the block into `dir`.
+    ///
+    /// # Errors
+    /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
+    pub(super) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
+        let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
+        let accumulator = Accumulator::new(self.context());
+        dir.write_report(&accumulator.finish(Closing::plain(State::Running)))?;
+        progress.stage("warm-up");
+        self.warm_up().await.exit_with(Exit::Target)?;
+        progress.stage("flush");
+        let notes = self.flush().await.exit_with(Exit::Target)?;
+        let before = self.scrape().await;
+        progress.start();
+        let (driven, recorded) = self.measure(accumulator, dir, &mut progress).await?;
+        progress.end();
+        let after = self.scrape().await;
+        dir.write_raw_metrics(&raw_metrics(&before, &after))?;
+        let report = recorded.accumulator.finish(Closing {
+            state: if driven.interrupted { State::Interrupted } else { State::Complete },
+            counters: deltas(&before, &after),
+            key_seen: KeySeen::Unknown,
+            observed: super::facts::observed(&self.plan, &recorded.places),
+            in_flight_max: u64::try_from(driven.max_in_flight).ok(),
+            redials: None,
+            cpu_cores: None,
+        });
+        dir.write_report(&report)?;
+        dir.write_markdown(&render::markdown(&render::run(&report)))?;
+        if driven.lost_sessions > 0 {
+            anyhow::bail!(
+                "{} sessions ended by a fault of this program; its records lack their turns",
+                driven.lost_sessions
+            );
+        }
+        Ok(Measured { report, notes })
+    }
+
+    fn context(&self) -> Context {
+        let manifest = Manifest {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            argv: std::env::args().collect(),
+            spec: self.spec.clone(),
+            target: Some(self.site.target.clone()),
+            host: host(),
+            started_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            debug_build: cfg!(debug_assertions),
+            arm: self.arm.map(str::to_owned),
+            round: self.round,
+        };
+        let ranks = self.site.facts.ranks.unwrap_or_else(|| self.spec.server.ranks.get());
+        Context {
+            manifest,
+            workload: super::facts::workload(&self.plan, ranks),
+            server: super::facts::server(&self.site.facts, self.site.model.clone()),
+        }
+    }
+
+    /// Sessions with prompts and keys of their own, at the measured concurrency; their records are thrown away.
+    async fn warm_up(&self) -> Result<(), TargetError> {
+        let sessions = self.spec.load.warmup_sessions;
+        if sessions == 0 {
+            return Ok(());
+        }
+        let plan = Arc::new(self.plan.warmup(sessions));
+        let (sender, mut receiver) = mpsc::channel(64);
+        let client = self.client(Clock::wall())?;
+        let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
+        let load = Load { limits: limits(self.spec), ..self.load(prompter, Clock::wall(), Arc::default()) };
+        let preparing = client.clone();
+        let driving = drive(
+            load,
+            move |turn, prompt| preparing.prepare(turn, prompt),
+            move |turn, body| {
+                let client = client.clone();
+                async move { client.send(turn, body).await }
+            },
+            sender,
+        );
+        let watching = async {
+            let (mut complete, mut failure) = (0_u64, None);
+            while let Some(turn) = receiver.recv().await {
+                match turn.outcome {
+                    Outcome::Failed(kind) if failure.is_none() => failure = Some((kind, turn.detail)),
+                    Outcome::Complete => complete += 1,
+                    _ => {}
+                }
+            }
+            failure.filter(|_| complete == 0)
+        };
+        let (_, failed) = tokio::join!(driving, watching);
+        failed.map_or(Ok(()), |(kind, detail)| {
+            let why = format!("every warm-up turn failed ({kind}): {}", detail.unwrap_or_default());
+            Err(TargetError::Refused { url: self.site.base.clone(), why })
+        })
+    }
+
+    async fn flush(&self) -> Result<Vec<String>, TargetError> {
+        if !self.spec.server.flush {
+            return Ok(vec!["the prefix cache was left as it was: earlier requests may have warmed it".to_owned()]);
+        }
+        match target::flush(&self.site.http, &self.site.base, self.spec.server.flush_timeout).await {
+            Flush::Accepted => Ok(vec![]),
+            Flush::Unsupported => {
+                Ok(vec!["the server has no /flush_cache: earlier requests may have warmed its prefix cache".to_owned()])
+            }
+            Flush::Refused(said) => {
+                let why = format!(
+                    "the flush was refused ({said}); wait until the server is idle, or measure its cache as it is with \
+                     --no-flush-cache"
+                );
+                Err(TargetError::Refused { url: self.site.base.clone(), why })
+            }
+        }
+    }
+
+    async fn measure(
+        &self,
+        accumulator: Accumulator,
+        dir: &RunDir,
+        progress: &mut Progress,
+    ) -> anyhow::Result<(Driven, Recorded)> {
+        let clock = Clock::wall();
+        let in_flight = Arc::new(AtomicUsize::new(0));
+        let client = self.client(clock.clone()).exit_with(Exit::Usage)?;
+        let limits = limits(self.spec);
+        let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
+        let load = self.load(prompter, clock, Arc::clone(&in_flight));
+        let (sender, receiver) = mpsc::channel(4 * limits.sessions.unwrap_or(256));
+        let preparing = client.clone();
+        let estimate = super::facts::estimate(self.spec, self.vocabulary);
+        let driving = drive(
+            load,
+            move |turn, prompt| preparing.prepare(turn, prompt),
+            move |turn, body| {
+                let (client, estimate) = (client.clone(), estimate.clone());
+                async move {
+                    let (mut turn, text) = client.send(turn, body).await;
+                    super::facts::fill_estimate(&mut turn, &text, &estimate);
+                    (turn, text)
+                }
+            },
+            sender,
+        );
+        let mut recorder = Recorder::new(accumulator, dir.request_log(self.detail)?, self.cancel.clone());
+        let recording = recorder.run(receiver, progress, || in_flight.load(Ordering::Relaxed));
+        let (driven, recorded) = tokio::join!(driving, recording);
+        recorded?;
+        Ok((driven, recorder.into_recorded()))
+    }
+
+    fn client(&self, clock: Clock) -> Result<crate::client::Client, TargetError> {
+        self.site
+            .client(self.spec, clock, self.cancel.clone())
+            .map_err(|why| TargetError::Refused { url: self.site.base.clone(), why: format!("{why:#}") })
+    }
+
+    fn load(&self, prompter: Arc<Prompter>, clock: Clock, in_flight: Arc<AtomicUsize>) -> Load {
+        let run_id = format!("{:012x}", rand::random::<u64>() >> 16);
+        Load { run_id, prompter, limits: limits(self.spec), clock, cancel: self.cancel.clone(), in_flight }
+    }
+
+    /// The target and the further addresses, each with its scrape.
+    async fn scrape(&self) -> BTreeMap<String, Scrape> {
+        let mut scrapes = BTreeMap::new();
+        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+            if let Some(scrape) = target::scrape(&self.site.http, source).await {
+                scrapes.insert(source.clone(), scrape);
+            }
+        }
+        scrapes
+    }
+}
+
+fn limits(spec: &RunSpec) -> Limits {
+    let sessions = match spec.load.pacing {
+        Pacing::Closed { sessions } => Some(sessions),
+        Pacing::Open { sessions, .. } => sessions,
+    };
+    Limits {
+        sessions: sessions.map(|n| n.get() as usize),
+        turns: spec.load.max_turns_in_flight.map(|n| n.get() as usize),
+        think: spec.load.think,
+    }
+}
+
+/// Every counter that either scrape has, with its growth. A counter that only the second one has started from nothing.
+fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
+    let mut deltas = Vec::new();
+    for (source, scrape) in after {
+        let key = |counter: &target::Counter| (counter.name.clone(), counter.labels.clone());
+        let earlier = before.get(source);
+        let earlier: BTreeMap<_, _> =
+            earlier.iter().flat_map(|scrape| &scrape.counters).map(|counter| (key(counter), counter.value)).collect();
+        deltas.extend(scrape.counters.iter().map(|counter| {
+            let before = earlier.get(&key(counter)).copied();
+            let delta = counter.value - before.unwrap_or(0.0);
+            CounterDelta {
+                source: source.clone(),
+                name: counter.name.clone(),
+                labels: counter.labels.clone(),
+                before,
+                after: Some(counter.value),
+                // A counter that fell has started again: what it counted in between is lost.
+                delta: (delta >= 0.0).then_some(delta),
+            }
+        }));
+    }
+    deltas
+}
+
+fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {
+    let part = |when: &str, scrapes: &BTreeMap<String, Scrape>| {
+        scrapes
+            .iter()
+            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
+            .collect::<String>()
+    };
+    part("before", before) + &part("after", after)
+}
+
+fn host() -> Host {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let memory_kib = read("/proc/meminfo").and_then(|text| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+    });
+    Host {
+        cores: std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok()),
+        memory_bytes: memory_kib.map(|kib| kib * 1024),
+        kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
+    }
+}

@@ -1,0 +1,119 @@
+//! Small conversions between stages: what one knows, in the words of the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::profile::{Pacing, RunSpec};
+use crate::record::{Place, TurnId, TurnRecord};
+use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, metrics};
+use crate::target;
+use crate::text::{TextError, Vocabulary};
+use crate::workload::{self, Plan};
+
+/// How a reply without usage is counted.
+#[derive(Debug, Clone)]
+pub(super) enum Estimate {
+    /// By the tokenizer in use.
+    Tokenizer(Arc<Vocabulary>),
+    /// One token a frame: the best that can be said without one.
+    Frames,
+}
+
+/// The vocabulary that a run's prompts are made of.
+///
+/// # Errors
+/// When the tokenizer file is none.
+pub(super) fn vocabulary(spec: &RunSpec) -> Result<Vocabulary, TextError> {
+    spec.request.tokenizer.as_deref().map_or_else(|| Ok(Vocabulary::words()), Vocabulary::from_file)
+}
+
+pub(super) fn estimate(spec: &RunSpec, vocabulary: &Arc<Vocabulary>) -> Estimate {
+    if spec.request.tokenizer.is_some() { Estimate::Tokenizer(Arc::clone(vocabulary)) } else { Estimate::Frames }
+}
+
+/// Gives a reply whose server sent no usage an output count of our own, marked as such.
+pub(super) fn fill_estimate(turn: &mut TurnRecord, text: &str, estimate: &Estimate) {
+    if turn.output_tokens.is_some() || !turn.outcome.is_complete() {
+        return;
+    }
+    turn.output_estimated = true;
+    turn.output_tokens = Some(match estimate {
+        Estimate::Tokenizer(vocabulary) => vocabulary.count(text),
+        Estimate::Frames => turn.frames,
+    });
+}
+
+/// What the plan says, with the reuse that it allows over `ranks` ranks.
+pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
+    let totals = plan.totals();
+    let round_robin = workload::round_robin(plan, ranks);
+    WorkloadFacts {
+        digest: plan.digest.clone(),
+        groups: u32::try_from(totals.groups).unwrap_or(u32::MAX),
+        sessions: totals.sessions,
+        turns: totals.turns,
+        prompt_tokens: totals.prompt_tokens,
+        output_tokens: totals.output_tokens,
+        distinct_prompts: totals.distinct_prompts,
+        oracle: Oracle {
+            ideal_reuse: Some(workload::ideal(plan).ratio),
+            round_robin: Some(RoundRobinOracle {
+                ranks,
+                reuse: round_robin.reuse,
+                cold_pairs: round_robin.cold_pairs,
+                split_share: round_robin.split_share,
+            }),
+            observed: None,
+        },
+    }
+}
+
+/// Reuse that the observed places allow; none when no place is known.
+pub(super) fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<ObservedOracle> {
+    if places.is_empty() {
+        return None;
+    }
+    let places = places.iter().map(|(id, place)| ((id.group, id.session, id.turn), place.clone())).collect();
+    let observed = workload::observed(plan, &places);
+    Some(ObservedOracle { reuse: observed.reuse, cold_pairs: observed.cold_pairs })
+}
+
+pub(super) fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts {
+    ServerFacts {
+        kind: facts.kind.clone(),
+        version: facts.version.clone(),
+        model,
+        ranks: facts.ranks,
+        load_balance_method: facts.load_balance_method.clone(),
+        kv_tokens_per_rank: facts.kv_tokens_per_rank,
+        kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
+        info: facts.info.clone(),
+        ..ServerFacts::default()
+    }
+}
+
+/// The run in one line, before it starts.
+pub(super) fn headline(spec: &RunSpec, plan: &Plan) -> String {
+    let totals = plan.totals();
+    let load = match spec.load.pacing {
+        Pacing::Closed { sessions } => format!("{sessions} sessions in flight"),
+        Pacing::Open { per_second, .. } => format!("{per_second} sessions/s"),
+    };
+    format!(
+        "{}: {} groups, {} sessions, {} turns, {} prompt tokens, {} output tokens, {load}, seed {}, workload {}",
+        spec.name,
+        totals.groups,
+        totals.sessions,
+        totals.turns,
+        totals.prompt_tokens,
+        totals.output_tokens,
+        spec.workload.seed,
+        plan.digest,
+    )
+}
+
+/// What to say to a primary metric that does not exist.
+pub(super) fn unknown_metric(key: &str) -> String {
+    let known: Vec<&str> = metrics().iter().map(|metric| &*metric.key).collect();
+    format!("`experiment.primary`: `{key}` is no metric; choose one of: {}", known.join(", "))
+}

@@ -1,0 +1,45 @@
+//! Flags that say where results go and how long to wait, and none of the measured load.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::store::Detail;
+
+/// Shared by `run` and `ab`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct OutputArgs {
+    /// Directory of the results; must not exist yet [default: gspbench-results/<utc>-<label>-<random>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// A word for the default directory's name
+    #[arg(long, value_name = "WORD")]
+    pub tag: Option<String>,
+    /// Also write the gaps between the frames of each turn
+    #[arg(long, alias = "output_details")]
+    pub output_details: bool,
+    /// Show no progress bar
+    #[arg(long, alias = "disable_tqdm")]
+    pub disable_tqdm: bool,
+    /// Wait up to this many seconds until the server answers
+    #[arg(long, alias = "ready_check_timeout_sec", value_name = "SECONDS", default_value_t = 0)]
+    pub ready_check_timeout_sec: u64,
+}
+
+impl OutputArgs {
+    #[must_use]
+    pub(super) fn detail(&self) -> Detail {
+        if self.output_details { Detail::Gaps } else { Detail::Plain }
+    }
+
+    #[must_use]
+    pub(super) fn ready_timeout(&self) -> Duration {
+        Duration::from_secs(self.ready_check_timeout_sec)
+    }
+
+    /// The label of the default directory.
+    #[must_use]
+    pub(super) fn label<'a>(&'a self, name: &'a str) -> &'a str {
+        self.tag.as_deref().unwrap_or(name)
+    }
+}

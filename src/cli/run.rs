@@ -1,0 +1,123 @@
+//! `gspbench run`: one arm, one block.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::block::{Block, Measured};
+use super::exit::{Exit, ExitWith as _};
+use super::output_args::OutputArgs;
+use super::site::{Opening, Site};
+use super::spec_args::SpecArgs;
+use super::{interrupt, say};
+use crate::profile::{ProfileError, RunSpec, Target, run_spec};
+use crate::report::{RunReport, State, Verdict};
+use crate::store::RunDir;
+use crate::text::Vocabulary;
+use crate::{render, workload};
+
+/// Run one block against one server and report it
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    address: AddressArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Where the requests go.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Target")]
+struct AddressArgs {
+    /// http(s)://HOST:PORT, or sim:POLICY[,key=value…] for a simulated server of our own
+    #[arg(long, visible_alias = "url", aliases = ["base-url", "base_url"], value_name = "TARGET")]
+    target: Option<String>,
+    /// With --port, the same as --target http://HOST:PORT
+    #[arg(long, value_name = "HOST", requires = "port", conflicts_with = "target")]
+    host: Option<String>,
+    /// With or without --host [default: 127.0.0.1]
+    #[arg(long, value_name = "PORT", conflicts_with = "target")]
+    port: Option<u16>,
+}
+
+impl AddressArgs {
+    fn target(&self) -> Result<Target, ProfileError> {
+        let text = match (&self.target, self.port) {
+            (Some(target), _) => target.clone(),
+            (None, Some(port)) => {
+                let host = self.host.as_deref().unwrap_or("127.0.0.1");
+                let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+                if is_bare_ipv6 { format!("http://[{host}]:{port}") } else { format!("http://{host}:{port}") }
+            }
+            (None, None) => {
+                return Err(ProfileError::Target {
+                    text: String::new(),
+                    why: "say where the requests go: --target http://HOST:PORT, or --target sim:round_robin".to_owned(),
+                });
+            }
+        };
+        text.parse()
+    }
+}
+
+/// Runs one block.
+///
+/// # Errors
+/// See [`super::Exit`].
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
+    let loaded = args.spec.load(None)?;
+    let spec = run_spec(&loaded.profile, &loaded.context(false))?;
+    let target = args.address.target()?;
+    let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
+    let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
+    let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
+    say::notes(&args.spec.notes);
+    say::note(&super::facts::headline(&spec, &plan));
+    let measured = interrupt::block_on(|cancel| async move {
+        let opening = Opening { spec: &spec, vocabulary: &vocabulary, ready_timeout: args.output.ready_timeout() };
+        let site = Site::open(&target, opening, &plan).await?;
+        let measured = measure(args, &spec, plan, &vocabulary, &site, &cancel, &dir).await;
+        site.close().await;
+        measured.map(|measured| (measured, dir))
+    })?;
+    let (Measured { report, notes }, dir) = measured;
+    say::result(&render::terminal(&render::run(&report)));
+    say::notes(&notes);
+    say::note(&format!("results: {}", dir.path().display()));
+    Ok(exit_of(&report))
+}
+
+async fn measure(
+    args: &RunArgs,
+    spec: &RunSpec,
+    plan: Arc<workload::Plan>,
+    vocabulary: &Arc<Vocabulary>,
+    site: &Site,
+    cancel: &CancellationToken,
+    dir: &RunDir,
+) -> anyhow::Result<Measured> {
+    let block = Block {
+        spec,
+        plan,
+        vocabulary,
+        site,
+        arm: None,
+        round: None,
+        name: site.target.to_string(),
+        shows_progress: !args.output.disable_tqdm,
+        detail: args.output.detail(),
+        cancel,
+    };
+    block.run(dir).await
+}
+
+/// How a block's report ends the program.
+pub(super) fn exit_of(report: &RunReport) -> Exit {
+    match (report.state, report.validity.verdict) {
+        (State::Interrupted, _) => Exit::Interrupted,
+        (_, Verdict::Void) => Exit::Void,
+        (_, Verdict::Valid) => Exit::Ok,
+    }
+}

@@ -1,0 +1,205 @@
+//! A target made ready: started or found, asked what it is, and probed with one real request of the API in use.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use super::exit::{Exit, ExitWith as _};
+use crate::client::{Client, Settings, Shape, transport};
+use crate::clock::Clock;
+use crate::profile::{Api, RunSpec, SimSpec, Target};
+use crate::record::{Failure, Outcome, TurnId, TurnRecord};
+use crate::target::{self, Launched, ServerFacts, TargetError};
+use crate::text::Vocabulary;
+use crate::units::Micros;
+use crate::workload::{Plan, Prompt, Prompter};
+
+/// A server that answers.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub target: Target,
+    pub base: String,
+    /// For everything but turns: scrapes and flushes have connections of their own.
+    pub http: reqwest::Client,
+    pub facts: ServerFacts,
+    pub model: Option<String>,
+    continuous_usage: bool,
+    api_key: Option<String>,
+    launched: Option<Launched>,
+}
+
+/// What opening a site needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Opening<'a> {
+    pub spec: &'a RunSpec,
+    pub vocabulary: &'a Arc<Vocabulary>,
+    /// How long the server may take until it answers at all.
+    pub ready_timeout: Duration,
+}
+
+impl Site {
+    /// Starts or finds the target and sends it one real request.
+    ///
+    /// # Errors
+    /// One sentence that names the address, what it said, and the way out; exit code 3.
+    pub(super) async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
+        let (base, launched) = match target {
+            Target::Url(url) => (url.clone(), None),
+            Target::Sim { policy, settings } => {
+                let arguments = sim_arguments(policy, settings, &opening.spec.sim, opening.spec);
+                let launched = target::launch_sim(arguments).await.exit_with(Exit::Target)?;
+                (launched.url.clone(), Some(launched))
+            }
+        };
+        let http = transport(opening.spec.timeout.connect, &base).context("the HTTP client cannot start")?;
+        let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !key.is_empty());
+        let models = models(&http, &base, api_key.as_deref(), opening.ready_timeout).await.exit_with(Exit::Target)?;
+        let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
+        let facts = target::ask(&http, &base).await;
+        let continuous_usage = opening.spec.request.api != Api::Generate;
+        let mut site = Self { target: target.clone(), base, http, facts, model, continuous_usage, api_key, launched };
+        site.probe(opening, plan).await.exit_with(Exit::Target)?;
+        Ok(site)
+    }
+
+    /// A client for one block.
+    ///
+    /// # Errors
+    /// When a header of the profile is malformed.
+    pub(super) fn client(&self, spec: &RunSpec, clock: Clock, cancel: CancellationToken) -> anyhow::Result<Client> {
+        let settings = Settings {
+            url: self.url(spec.request.api),
+            shape: Shape {
+                request: spec.request.clone(),
+                model: self.model.clone(),
+                key_field: spec.key.body_field.clone(),
+                continuous_usage: self.continuous_usage,
+            },
+            key_headers: spec.key.headers.clone(),
+            headers: spec.request.headers.clone(),
+            api_key: self.api_key.clone(),
+            connect_timeout: spec.timeout.connect,
+            first_byte_timeout: spec.timeout.first_byte,
+            idle_timeout: spec.timeout.idle,
+        };
+        Client::new(settings, clock, cancel).exit_with(Exit::Usage)
+    }
+
+    /// Ends the server if this program started it.
+    pub(super) async fn close(self) {
+        if let Some(launched) = self.launched {
+            launched.stop().await;
+        }
+    }
+
+    fn url(&self, api: Api) -> String {
+        let route = match api {
+            Api::Chat => "/v1/chat/completions",
+            Api::Completions => "/v1/completions",
+            Api::Generate => "/generate",
+        };
+        target::join(&self.base, route)
+    }
+
+    /// One turn with a prompt and a key of its own. A server that refuses the request may only dislike
+    /// `continuous_usage_stats`; it is then left out.
+    async fn probe(&mut self, opening: Opening<'_>, plan: &Plan) -> Result<(), TargetError> {
+        let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
+        let prompt = prompter.prompt(0, 0, &[]);
+        let first = self.probe_once(opening.spec, &prompt).await?;
+        let is_refused = matches!(first.outcome, Outcome::Failed(Failure::Http(400..=499)));
+        if !(is_refused && self.continuous_usage) {
+            return self.verdict(opening.spec, &first);
+        }
+        self.continuous_usage = false;
+        let second = self.probe_once(opening.spec, &prompt).await?;
+        self.verdict(opening.spec, &second)
+    }
+
+    async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
+        let refused = |why: String| TargetError::Refused { url: self.base.clone(), why };
+        let client =
+            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
+        let id = TurnId { group: 0, session: 0, turn: 0 };
+        let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
+        let turn = TurnRecord::planned(name, id, None, Micros(0), 2);
+        let body = client.prepare(&turn, prompt);
+        Ok(client.send(turn, body).await.0)
+    }
+
+    fn verdict(&self, spec: &RunSpec, turn: &TurnRecord) -> Result<(), TargetError> {
+        let Outcome::Failed(failure) = turn.outcome else { return Ok(()) };
+        let url = self.url(spec.request.api);
+        let said = turn.detail.clone().unwrap_or_else(|| failure.to_string());
+        let why = match failure {
+            Failure::Connect | Failure::Tls => return Err(TargetError::Unreachable { url, why: said }),
+            Failure::Http(404 | 405) => format!(
+                "404 ({said}): no such route or model here; check the base URL and --model, or choose another route \
+                 with --api chat, completions or generate"
+            ),
+            Failure::Http(status @ (401 | 403)) => {
+                format!("{status} ({said}): put the server's key into OPENAI_API_KEY")
+            }
+            Failure::Http(status) => format!("refused the probe with {status}: {said}"),
+            _ => format!("the probe failed ({failure}): {said}"),
+        };
+        Err(TargetError::Refused { url, why })
+    }
+}
+
+/// Waits until the server answers at all, for as long as it may take.
+async fn models(
+    http: &reqwest::Client,
+    base: &str,
+    api_key: Option<&str>,
+    ready_timeout: Duration,
+) -> Result<Vec<String>, TargetError> {
+    let deadline = tokio::time::Instant::now() + ready_timeout;
+    loop {
+        match target::models(http, base, api_key).await {
+            Err(TargetError::Unreachable { .. }) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// The model to name. A list that says `unknown` is a router's, which does not know its own models.
+fn choose_model(base: &str, asked: Option<&str>, served: &[String]) -> Result<Option<String>, TargetError> {
+    let Some(asked) = asked else { return Ok(served.first().filter(|name| *name != "unknown").cloned()) };
+    let is_known = served.is_empty() || served.iter().any(|name| name == asked || name == "unknown");
+    if !is_known {
+        let why = format!("the model `{asked}` is not served here; --model takes one of: {}", served.join(", "));
+        return Err(TargetError::Refused { url: base.to_owned(), why });
+    }
+    Ok(Some(asked.to_owned()))
+}
+
+/// The command line of a simulated server. Settings of the target beat those of the profile.
+fn sim_arguments(
+    policy: &str,
+    settings: &std::collections::BTreeMap<String, String>,
+    sim: &SimSpec,
+    spec: &RunSpec,
+) -> Vec<OsString> {
+    let mut flags = std::collections::BTreeMap::from([
+        ("load-balance-method".to_owned(), policy.to_owned()),
+        ("preset".to_owned(), sim.preset.clone()),
+        ("prefix-affinity-guard".to_owned(), sim.guard.clone()),
+        ("time-scale".to_owned(), sim.time_scale.to_string()),
+        ("ranks".to_owned(), spec.server.ranks.to_string()),
+        ("kv-tokens".to_owned(), spec.server.kv_tokens_per_rank.to_string()),
+    ]);
+    if let Some(tokenizer) = &spec.request.tokenizer {
+        flags.insert("tokenizer".to_owned(), tokenizer.to_string_lossy().into_owned());
+    }
+    for (name, value) in settings {
+        let name = if name == "guard" { "prefix-affinity-guard" } else { name };
+        flags.insert(name.to_owned(), value.clone());
+    }
+    flags.into_iter().map(|(name, value)| format!("--{name}={value}").into()).collect()
+}

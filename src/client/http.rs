@@ -1,0 +1,227 @@
+//! One turn over HTTP: send, stamp, feed the machine, end.
+//!
+//! `sent` is stamped at the first poll of the request body, which is when the connection is up and asks for bytes: waiting
+//! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Instant as TokioInstant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::body::{Shape, encode};
+use super::machine::{End, Machine};
+use super::network;
+use crate::clock::Clock;
+use crate::record::{Failure, TurnRecord};
+use crate::units::Micros;
+use crate::workload::Prompt;
+
+/// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
+const DRAIN: Duration = Duration::from_millis(5);
+
+/// Everything that stays the same for all turns of a run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Full URL of the generation route.
+    pub url: String,
+    pub shape: Shape,
+    /// Headers that carry the routing key.
+    pub key_headers: Vec<String>,
+    /// Further headers of every request.
+    pub headers: BTreeMap<String, String>,
+    /// Sent as a bearer token; kept out of every file and message.
+    pub api_key: Option<String>,
+    pub connect_timeout: Duration,
+    pub first_byte_timeout: Duration,
+    pub idle_timeout: Duration,
+}
+
+/// A client that cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("header `{name}`: not a name and value that HTTP allows")]
+    Header { name: String },
+    #[error("the HTTP client cannot start: {0}")]
+    Build(#[from] reqwest::Error),
+}
+
+/// Sends turns. Clones share one connection pool.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    http: reqwest::Client,
+    settings: Settings,
+    headers: HeaderMap,
+    key_headers: Vec<HeaderName>,
+    clock: Clock,
+    cancel: CancellationToken,
+}
+
+/// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn transport(connect_timeout: Duration, url: &str) -> Result<reqwest::Client, reqwest::Error> {
+    let builder = reqwest::Client::builder()
+        .no_proxy()
+        .http1_only()
+        .retry(reqwest::retry::never())
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .connect_timeout(connect_timeout)
+        // SGLang closes idle connections after 5 s: never be the one that finds out.
+        .pool_idle_timeout(Duration::from_secs(4))
+        .pool_max_idle_per_host(usize::MAX);
+    if url.starts_with("https://") {
+        builder.build()
+    } else {
+        // Without TLS no CA bundle is needed, and a host that has none must not fail.
+        builder.tls_certs_only([]).build()
+    }
+}
+
+impl Client {
+    /// A client for one target.
+    ///
+    /// # Errors
+    /// When a header is malformed or TLS cannot be set up.
+    pub fn new(settings: Settings, clock: Clock, cancel: CancellationToken) -> Result<Self, ClientError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // A compressor would hold tokens back.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for (name, value) in &settings.headers {
+            let wrong = || ClientError::Header { name: name.clone() };
+            headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value.parse().map_err(|_| wrong())?);
+        }
+        if let Some(key) = &settings.api_key {
+            let wrong = |_| ClientError::Header { name: "authorization".into() };
+            let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        let key_headers = settings
+            .key_headers
+            .iter()
+            .map(|name| name.parse().map_err(|_| ClientError::Header { name: name.clone() }))
+            .collect::<Result<_, _>>()?;
+        let http = transport(settings.connect_timeout, &settings.url)?;
+        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
+    }
+
+    /// The body of a turn; work for the time before it is due.
+    #[must_use]
+    pub fn prepare(&self, turn: &TurnRecord, prompt: &Prompt) -> Bytes {
+        encode(&self.0.settings.shape, turn, prompt)
+    }
+
+    /// Sends one turn and reads its reply to the end: the record, and the answer's text.
+    pub async fn send(&self, turn: TurnRecord, body: Bytes) -> (TurnRecord, String) {
+        let inner = &*self.0;
+        let sent = Arc::new(OnceLock::new());
+        let headers = inner.turn_headers(&turn);
+        let mut machine = Machine::new(inner.settings.shape.request.api, turn);
+        let end = tokio::select! {
+            biased;
+            end = inner.exchange(&mut machine, headers, StampedBody { bytes: Some(body), sent: Arc::clone(&sent) }) => end,
+            () = inner.cancel.cancelled() => End::Cancelled,
+        };
+        if let Some(at) = sent.get() {
+            machine.record().sent_us = Some(inner.clock.at(*at).into());
+        }
+        machine.finish(end, inner.clock.now().into())
+    }
+}
+
+impl Inner {
+    fn turn_headers(&self, turn: &TurnRecord) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        // Ids and keys are made by the plan from letters, digits and dashes.
+        if let Ok(id) = HeaderValue::try_from(&turn.id) {
+            headers.insert("x-request-id", id);
+        }
+        if let Some(key) = turn.key.as_ref().and_then(|key| HeaderValue::try_from(key).ok()) {
+            for name in &self.key_headers {
+                headers.insert(name, key.clone());
+            }
+        }
+        headers
+    }
+
+    async fn exchange(&self, machine: &mut Machine, headers: HeaderMap, body: StampedBody) -> End {
+        let Settings { url, connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
+        let deadline = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
+        let sending = self.http.post(url).headers(headers).body(reqwest::Body::wrap(body)).send();
+        let mut response = match timeout_at(deadline, sending).await {
+            Err(_) => return first_byte_end(*first_byte_timeout),
+            Ok(Err(why)) => return network::end(&why),
+            Ok(Ok(response)) => response,
+        };
+        let record = machine.record();
+        record.head_us = Some(self.now());
+        record.status = Some(response.status().as_u16());
+        let mut deadline = deadline;
+        let mut has_bytes = false;
+        loop {
+            match timeout_at(deadline, response.chunk()).await {
+                Ok(Ok(Some(bytes))) => machine.feed(&bytes, self.now()),
+                Ok(Ok(None)) => return End::Clean,
+                Ok(Err(why)) => return network::end(&why),
+                Err(_) if machine.is_done() => return End::Clean,
+                Err(_) if has_bytes => return idle_end(*idle_timeout),
+                Err(_) => return first_byte_end(*first_byte_timeout),
+            }
+            has_bytes = true;
+            deadline = TokioInstant::now() + if machine.is_done() { DRAIN } else { *idle_timeout };
+        }
+    }
+
+    fn now(&self) -> Micros {
+        self.clock.now().into()
+    }
+}
+
+fn first_byte_end(limit: Duration) -> End {
+    let why = format!("no byte of the reply within {}", humantime::format_duration(limit));
+    End::Failed(Failure::FirstByteTimeout, why)
+}
+
+fn idle_end(limit: Duration) -> End {
+    End::Failed(Failure::IdleTimeout, format!("silence for {}", humantime::format_duration(limit)))
+}
+
+/// A body that notes when it is first asked for.
+#[derive(Debug)]
+struct StampedBody {
+    bytes: Option<Bytes>,
+    sent: Arc<OnceLock<Instant>>,
+}
+
+impl http_body::Body for StampedBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.sent.get_or_init(Instant::now);
+        Poll::Ready(self.bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}

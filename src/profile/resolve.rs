@@ -1,0 +1,345 @@
+//! From the raw schema to the checked specification: defaults, ranges, impossible combinations, features not built yet.
+//! After this no stage checks again.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{
+    Api, ChatLayout, ExperimentSpec, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity,
+    ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw, target,
+};
+
+type Checked<T> = Result<T, ProfileError>;
+
+/// What the profile does not say and the command does.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The profile's name.
+    pub name: String,
+    /// Used when the profile gives none; drawn by the caller, so that resolving stays pure.
+    pub drawn_seed: u64,
+    /// Several arms must see equal prompts, so later turns default to synthetic history there.
+    pub compares_arms: bool,
+}
+
+/// Checks one run.
+///
+/// # Errors
+/// A [`ProfileError`] that names the key and the way out.
+pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
+    let raw::Profile { schema, workload, key, request, load, timeout, server, sim, experiment, arm: _ } = profile;
+    if schema.is_some_and(|version| version != 1) {
+        return Err(ProfileError::value("schema", "this program reads schema = 1"));
+    }
+    refuse_unbuilt(experiment)?;
+    let workload = workload_spec(workload, context)?;
+    let spec = RunSpec {
+        name: context.name.clone(),
+        key: key_spec(key, workload.turns),
+        request: request_spec(request)?,
+        load: load_spec(load)?,
+        timeout: timeout_spec(timeout)?,
+        server: server_spec(server)?,
+        sim: sim_spec(sim)?,
+        workload,
+    };
+    check_combinations(&spec)?;
+    Ok(spec)
+}
+
+/// Checks an experiment: one run specification, several arms.
+///
+/// # Errors
+/// As [`run_spec`]; also when there are fewer than two arms or two of one name.
+pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<ExperimentSpec> {
+    let run = run_spec(profile, context)?;
+    let arms =
+        profile.arm.iter().enumerate().map(|(at, arm)| target::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
+    if arms.len() < 2 {
+        let why = format!(
+            "a comparison needs two arms and got {}: give --arm NAME=TARGET twice, or [[arm]] tables",
+            arms.len()
+        );
+        return Err(ProfileError::value("arm", why));
+    }
+    for (at, arm) in arms.iter().enumerate() {
+        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
+            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
+        }
+    }
+    if arms[0].control {
+        return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
+    }
+    let rounds = at_least_one("experiment.rounds", profile.experiment.rounds.unwrap_or(6))?;
+    let primary = profile.experiment.primary.clone().unwrap_or_else(|| "ttft_ms.mean".to_owned());
+    Ok(ExperimentSpec { run, rounds, primary, threshold: 0.02, arms })
+}
+
+/// Keys that the schema knows and this version cannot honour.
+fn refuse_unbuilt(experiment: &raw::Experiment) -> Checked<()> {
+    let raw::Experiment { rounds: _, primary: _, threshold, fail_if, server_info_may_differ } = experiment;
+    if threshold.is_some() {
+        return Err(ProfileError::not_built("`experiment.threshold`: verdicts"));
+    }
+    if fail_if.as_ref().is_some_and(|gates| !gates.is_empty()) {
+        return Err(ProfileError::not_built("`experiment.fail_if`: the gate"));
+    }
+    if server_info_may_differ.is_some() {
+        return Err(ProfileError::not_built("`experiment.server_info_may_differ`: the comparison of server_info"));
+    }
+    Ok(())
+}
+
+fn workload_spec(raw: &raw::Workload, context: &Context) -> Checked<WorkloadSpec> {
+    if let Some(kind) = raw.kind.as_deref().filter(|kind| *kind != "gsp") {
+        return Err(match kind {
+            "trace" | "mixture" => ProfileError::not_built(format!("`workload.kind` = \"{kind}\"")),
+            _ => ProfileError::value("workload.kind", format!("\"{kind}\" is no kind of workload: give \"gsp\"")),
+        });
+    }
+    let ratio = raw.range_ratio.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(ProfileError::value("workload.range_ratio", format!("{ratio} is out of range: give 0 to 1")));
+    }
+    let length = |key: &str, raw: Option<raw::Length>, default: u32, least: u32| {
+        length(key, raw.unwrap_or(raw::Length::Exactly(default)), ratio, least)
+    };
+    let turns = at_least_one("workload.turns", raw.turns.unwrap_or(1))?;
+    let groups = at_least_one("workload.groups", raw.groups.unwrap_or(8))?;
+    let sessions_per_group = at_least_one("workload.sessions_per_group", raw.sessions_per_group.unwrap_or(12))?;
+    if u64::from(groups.get()) * u64::from(sessions_per_group.get()) * u64::from(turns.get()) > 100_000_000 {
+        let why = "groups × sessions_per_group × turns is above 100 million turns: give smaller numbers";
+        return Err(ProfileError::value("workload.groups", why));
+    }
+    Ok(WorkloadSpec {
+        groups,
+        sessions_per_group,
+        turns,
+        system_tokens: length("workload.system_tokens", raw.system_tokens, 4096, 0)?,
+        question_tokens: length("workload.question_tokens", raw.question_tokens, 128, 1)?,
+        output_tokens: length("workload.output_tokens", raw.output_tokens, 64, 1)?,
+        popularity: popularity(raw.popularity.as_ref())?,
+        order: raw.order.unwrap_or(Order::Shuffled),
+        history: history(raw.history.as_deref(), turns, context)?,
+        seed: raw.seed.unwrap_or(context.drawn_seed),
+    })
+}
+
+/// A length and `range_ratio` as bench_serving means it: uniform in [max(1, floor(N·r)), N].
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the product is below a u32 and not negative"
+)]
+fn length(key: &str, raw: raw::Length, ratio: f64, least: u32) -> Checked<Length> {
+    let length = match raw {
+        raw::Length::Exactly(0) => Length { min: 0, max: 0 },
+        raw::Length::Exactly(max) => Length { min: ((f64::from(max) * ratio).floor() as u32).max(1), max },
+        raw::Length::Between { min, max } => Length { min, max },
+    };
+    if length.min < least {
+        return Err(ProfileError::value(key, format!("{} tokens are too few: give at least {least}", length.min)));
+    }
+    if length.max > 10_000_000 {
+        return Err(ProfileError::value(
+            key,
+            format!("{} tokens are above 10 million: no server takes them", length.max),
+        ));
+    }
+    if length.min > length.max {
+        let why = format!("min {} is above max {}: exchange them", length.min, length.max);
+        return Err(ProfileError::value(key, why));
+    }
+    Ok(length)
+}
+
+fn popularity(raw: Option<&raw::Popularity>) -> Checked<Popularity> {
+    match raw {
+        None => Ok(Popularity::Uniform),
+        Some(raw::Popularity::Word(word)) if word == "uniform" => Ok(Popularity::Uniform),
+        Some(raw::Popularity::Zipf(exponent)) if exponent.is_finite() && *exponent >= 0.0 => {
+            Ok(Popularity::Zipf(*exponent))
+        }
+        Some(raw::Popularity::Zipf(exponent)) => {
+            Err(ProfileError::value("workload.popularity", format!("zipf exponent {exponent}: give 0 or more")))
+        }
+        Some(raw::Popularity::Word(word)) => Err(ProfileError::value(
+            "workload.popularity",
+            format!("\"{word}\" is no popularity: give \"uniform\" or {{ zipf = 1.1 }}"),
+        )),
+    }
+}
+
+fn history(raw: Option<&str>, turns: NonZeroU32, context: &Context) -> Checked<History> {
+    match raw {
+        None if context.compares_arms && turns.get() > 1 => Ok(History::Synthetic),
+        None | Some("real") => Ok(History::Real),
+        Some("synthetic") => Ok(History::Synthetic),
+        Some("recorded") => Err(ProfileError::not_built("`workload.history` = \"recorded\"")),
+        Some(word) => {
+            let why = format!("\"{word}\" is no history: give \"real\" or \"synthetic\"");
+            Err(ProfileError::value("workload.history", why))
+        }
+    }
+}
+
+fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> KeySpec {
+    let by = if turns.get() == 1 { KeyScope::Group } else { KeyScope::Session };
+    let headers = || ["x-smg-routing-key", "x-session-id"].map(str::to_owned).to_vec();
+    KeySpec {
+        by: raw.by.unwrap_or(by),
+        salt: raw.salt.unwrap_or(0),
+        headers: raw.headers.clone().unwrap_or_else(headers),
+        body_field: Some(raw.body_field.clone().unwrap_or_else(|| "routing_key".to_owned())).filter(|f| !f.is_empty()),
+    }
+}
+
+fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
+    let temperature = raw.temperature.unwrap_or(0.0);
+    if !(temperature.is_finite() && temperature >= 0.0) {
+        return Err(ProfileError::value(
+            "request.temperature",
+            format!("{temperature} is negative or no number: give 0 or more"),
+        ));
+    }
+    let extra_body = match serde_json::to_value(&raw.extra_body) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => return Err(ProfileError::value("request.extra_body", "not a table that JSON can hold")),
+    };
+    if extra_body.get("n").is_some_and(|n| n != 1) {
+        return Err(ProfileError::value(
+            "request.extra_body.n",
+            "several choices a request cannot be timed: leave `n` out",
+        ));
+    }
+    if extra_body.get("stream").is_some_and(|stream| stream != true) {
+        return Err(ProfileError::value("request.extra_body.stream", "every request is streamed: leave it out"));
+    }
+    Ok(RequestSpec {
+        api: raw.api.unwrap_or(Api::Chat),
+        chat_layout: raw.chat_layout.unwrap_or(ChatLayout::System),
+        prompt_as: raw.prompt_as.unwrap_or(PromptAs::Text),
+        tokenizer: raw.tokenizer.as_ref().map(Into::into),
+        model: raw.model.clone(),
+        temperature,
+        ignore_eos: raw.ignore_eos.unwrap_or(true),
+        extra_body,
+        headers: raw.headers.clone(),
+    })
+}
+
+fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
+    if raw.duration.is_some() {
+        return Err(ProfileError::not_built("`load.duration`"));
+    }
+    let cap = raw.max_concurrency.map(|n| at_least_one("load.max_concurrency", n)).transpose()?;
+    let burstiness = raw.burstiness.unwrap_or(1.0);
+    if !(burstiness.is_finite() && burstiness > 0.0) {
+        return Err(ProfileError::value(
+            "load.burstiness",
+            format!("{burstiness}: give a number above 0; 1 is Poisson"),
+        ));
+    }
+    let pacing = match raw.rate {
+        None if raw.burstiness.is_some() => {
+            return Err(ProfileError::value("load.burstiness", "it shapes the gaps of a rate: give `load.rate` too"));
+        }
+        None => Pacing::Closed { sessions: cap.unwrap_or(const { NonZeroU32::new(32).expect("32 is not 0") }) },
+        Some(rate) if rate.is_finite() && rate > 0.0 => Pacing::Open { per_second: rate, burstiness, sessions: cap },
+        Some(rate) => {
+            return Err(ProfileError::value(
+                "load.rate",
+                format!("{rate}: give sessions a second, above 0, or leave it out"),
+            ));
+        }
+    };
+    Ok(LoadSpec {
+        pacing,
+        max_turns_in_flight: raw
+            .max_turns_in_flight
+            .map(|n| at_least_one("load.max_turns_in_flight", n))
+            .transpose()?,
+        think: span("load.think", raw.think.as_deref(), Duration::ZERO)?,
+        warmup_sessions: raw.warmup_sessions.unwrap_or(8),
+    })
+}
+
+fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
+    let positive = |key: &str, text: Option<&str>, default: u64| {
+        let span = span(key, text, Duration::from_secs(default))?;
+        if span.is_zero() {
+            return Err(ProfileError::value(key, "a timeout of 0 ends every request: give more, as in \"60s\""));
+        }
+        Ok(span)
+    };
+    Ok(TimeoutSpec {
+        connect: positive("timeout.connect", raw.connect.as_deref(), 10)?,
+        first_byte: positive("timeout.first_byte", raw.first_byte.as_deref(), 600)?,
+        idle: positive("timeout.idle", raw.idle.as_deref(), 60)?,
+    })
+}
+
+fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
+    Ok(ServerSpec {
+        metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
+        flush: raw.flush.unwrap_or(true),
+        flush_timeout: span("server.flush_timeout", raw.flush_timeout.as_deref(), Duration::from_secs(60))?,
+        ranks: at_least_one("server.ranks", raw.ranks.unwrap_or(8))?,
+        kv_tokens_per_rank: raw.kv_tokens_per_rank.unwrap_or(1_050_000),
+    })
+}
+
+fn sim_spec(raw: &raw::Sim) -> Checked<SimSpec> {
+    let time_scale = raw.time_scale.unwrap_or(1.0);
+    if !(time_scale.is_finite() && time_scale > 0.0) {
+        return Err(ProfileError::value(
+            "sim.time_scale",
+            format!("{time_scale}: give how many times faster, above 0"),
+        ));
+    }
+    Ok(SimSpec {
+        preset: raw.preset.clone().unwrap_or_else(|| "generic-8xh100".to_owned()),
+        guard: raw.guard.clone().unwrap_or_else(|| "requests".to_owned()),
+        time_scale,
+    })
+}
+
+/// What is fine by itself and impossible together.
+fn check_combinations(spec: &RunSpec) -> Checked<()> {
+    let ids = spec.request.prompt_as == PromptAs::Ids;
+    if ids && spec.request.tokenizer.is_none() {
+        let why = "ids need a tokenizer, since ids out of its vocabulary can kill a server: give --tokenizer PATH";
+        return Err(ProfileError::value("request.prompt_as", why));
+    }
+    if ids && spec.request.api == Api::Chat {
+        return Err(ProfileError::value(
+            "request.prompt_as",
+            "chat takes text: use api = \"completions\" or \"generate\"",
+        ));
+    }
+    if ids && spec.workload.turns.get() > 1 && spec.workload.history == History::Real {
+        let why = "replies come back as text: use history = \"synthetic\" with ids";
+        return Err(ProfileError::value("request.prompt_as", why));
+    }
+    if spec.request.chat_layout == ChatLayout::Merged && spec.request.api != Api::Chat {
+        return Err(ProfileError::value("request.chat_layout", "only api = \"chat\" has a layout: leave it out"));
+    }
+    Ok(())
+}
+
+fn at_least_one(key: &str, n: u32) -> Checked<NonZeroU32> {
+    NonZeroU32::new(n).ok_or_else(|| ProfileError::value(key, "0 leaves nothing to do: give at least 1"))
+}
+
+fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
+    let Some(text) = text else { return Ok(default) };
+    let wrong = || ProfileError::value(key, format!("\"{text}\" is no span: write it as \"90s\" or \"1m 30s\""));
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! Each refusal names the key and the way out; each default is the documented one.
+
+use super::*;
+use crate::profile::load;
+
+fn context() -> Context {
+    Context { name: "test".into(), drawn_seed: 99, compares_arms: false }
+}
+
+fn run(text: &str) -> Checked<RunSpec> {
+    run_spec(&load("test", text, &[]).unwrap(), &context())
+}
+
+fn refusal(text: &str) -> String {
+    run(text).map(|spec| format!("accepted: {spec:?}")).unwrap_or_else(|why| why.to_string())
+}
+
+#[test]
+fn an_empty_profile_has_the_documented_defaults() {
+    let spec = run("").unwrap();
+    assert_eq!(spec.workload.seed, 99);
+    assert_eq!(spec.workload.system_tokens, Length { min: 4096, max: 4096 });
+    assert_eq!((spec.key.by, spec.key.body_field.as_deref()), (KeyScope::Group, Some("routing_key")));
+    assert_eq!(spec.key.headers, ["x-smg-routing-key", "x-session-id"]);
+    assert_eq!(spec.load.pacing, Pacing::Closed { sessions: NonZeroU32::new(32).unwrap() });
+    assert_eq!((spec.timeout.first_byte, spec.timeout.idle), (Duration::from_secs(600), Duration::from_secs(60)));
+    assert!(spec.request.ignore_eos && spec.server.flush);
+    assert!(spec.request.temperature.abs() < f64::EPSILON);
+}
+
+#[test]
+fn keys_are_per_session_and_history_synthetic_when_arms_of_several_turns_are_compared() {
+    let many = "workload.turns = 3";
+    let spec = run(many).unwrap();
+    assert_eq!((spec.key.by, spec.workload.history), (KeyScope::Session, History::Real));
+    let profile = load("test", many, &[]).unwrap();
+    let compared = run_spec(&profile, &Context { compares_arms: true, ..context() }).unwrap();
+    assert_eq!(compared.workload.history, History::Synthetic);
+}
+
+#[test]
+fn range_ratio_draws_from_the_interval_of_bench_serving() {
+    let length =
+        |ratio: f64| run(&format!("workload.question_tokens = 100\nworkload.range_ratio = {ratio:.3}")).unwrap();
+    assert_eq!(length(0.5).workload.question_tokens, Length { min: 50, max: 100 });
+    assert_eq!(length(0.0).workload.question_tokens, Length { min: 1, max: 100 });
+    assert_eq!(length(0.019).workload.question_tokens, Length { min: 1, max: 100 });
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
+    let cases = [
+        ("schema = 2", "`schema`", "schema = 1"),
+        ("load.rate = -1.0", "`load.rate`", "above 0"),
+        ("load.rate = nan", "`load.rate`", "above 0"),
+        ("load.burstiness = 2.0", "`load.burstiness`", "load.rate"),
+        ("load.max_concurrency = 0", "`load.max_concurrency`", "at least 1"),
+        ("workload.groups = 0", "`workload.groups`", "at least 1"),
+        ("workload.output_tokens = 0", "`workload.output_tokens`", "at least 1"),
+        ("workload.system_tokens = { min = 9, max = 3 }", "`workload.system_tokens`", "exchange"),
+        ("workload.range_ratio = 1.5", "`workload.range_ratio`", "0 to 1"),
+        ("workload.popularity = \"hot\"", "`workload.popularity`", "uniform"),
+        ("workload.groups = 100000\nworkload.sessions_per_group = 100000", "`workload.groups`", "smaller"),
+        ("request.prompt_as = \"ids\"", "`request.prompt_as`", "--tokenizer"),
+        ("request.prompt_as = \"ids\"\nrequest.tokenizer = \"t\"", "`request.prompt_as`", "completions"),
+        ("request.api = \"generate\"\nrequest.chat_layout = \"merged\"", "`request.chat_layout`", "leave it out"),
+        ("request.extra_body.n = 2", "`request.extra_body.n`", "leave"),
+        ("timeout.idle = \"0s\"", "`timeout.idle`", "60s"),
+        ("timeout.idle = \"soon\"", "`timeout.idle`", "90s"),
+        ("sim.time_scale = 0.0", "`sim.time_scale`", "above 0"),
+    ];
+    for (text, key, way_out) in cases {
+        let said = refusal(text);
+        assert!(said.contains(key) && said.contains(way_out), "{text}: {said}");
+    }
+}
+
+#[test]
+fn what_is_not_built_is_refused_and_never_ignored() {
+    let keys = [
+        "load.duration = \"60s\"",
+        "workload.kind = \"trace\"",
+        "workload.history = \"recorded\"",
+        "experiment.threshold = 0.02",
+        "experiment.fail_if = [\"totals.failed > 0\"]",
+        "experiment.server_info_may_differ = []",
+    ];
+    for text in keys {
+        assert!(refusal(text).ends_with("is not built yet"), "{text}: {}", refusal(text));
+    }
+}
+
+#[test]
+fn an_experiment_needs_two_arms_of_different_names() {
+    let experiment = |arms: &[(&str, &str)]| {
+        let tables: String = arms
+            .iter()
+            .map(|(name, rest)| format!("[[arm]]\nname = \"{name}\"\ntarget = \"sim:round_robin\"\n{rest}\n"))
+            .collect();
+        experiment_spec(&load("test", &tables, &[]).unwrap(), &context()).map_err(|why| why.to_string())
+    };
+    assert_eq!(experiment(&[("a", ""), ("b", "control = true")]).unwrap().arms.len(), 2);
+    for (arms, words) in [
+        (&[("a", "")][..], "two arms"),
+        (&[("a", ""), ("A", "")], "of its own"),
+        (&[("a", "control = true"), ("b", "")], "baseline"),
+        (&[("a", ""), ("b/c", "")], "folder"),
+        (&[("a", ""), ("b", "launch = \"x\"")], "not built yet"),
+    ] {
+        let said = experiment(arms).unwrap_err();
+        assert!(said.contains(words), "{said}");
+    }
+}

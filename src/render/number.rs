@@ -1,0 +1,79 @@
+//! Numbers for people: three to four significant digits, thousands in groups, a dash for what is absent.
+
+use serde::Serialize;
+
+/// What stands for an absent value.
+pub(super) const ABSENT: &str = "–";
+
+/// Three to four significant digits.
+pub(super) fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 999.5 => return grouped(&format!("{value:.0}")),
+        size if size >= 99.95 => 1,
+        size if size >= 0.9995 || size == 0.0 => 2,
+        size if size >= 0.09995 => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A whole number in groups of three digits.
+pub(super) fn whole(value: u64) -> String {
+    grouped(&value.to_string())
+}
+
+/// A share as per cent, without the sign.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1}", share * 100.0)
+}
+
+/// A value, or a dash.
+pub(super) fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| ABSENT.to_owned(), show)
+}
+
+/// `1 turn`, `2 turns`.
+pub(super) fn plural(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", whole(count), if count == 1 { "" } else { "s" })
+}
+
+/// The word by which a file names this value.
+pub(super) fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => ABSENT.to_owned(),
+    }
+}
+
+fn grouped(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = String::from(sign);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_to_four_significant_digits() {
+        let shown = [0.0, 0.012_34, 0.123_4, 1.234, 12.34, 123.4, 999.6, 1_234.4, 1_234_567.0, -1_234.0].map(figure);
+        assert_eq!(
+            shown,
+            ["0.00", "0.0123", "0.123", "1.23", "12.34", "123.4", "1,000", "1,234", "1,234,567", "-1,234"]
+        );
+        assert_eq!([0, 999, 1_000, 2_162_688].map(whole), ["0", "999", "1,000", "2,162,688"]);
+    }
+
+    #[test]
+    fn absent_is_no_zero() {
+        assert_eq!(or_dash(None::<f64>, figure), "–");
+        assert_eq!(or_dash(Some(0.0), figure), "0.00");
+    }
+}

@@ -1,0 +1,47 @@
+//! What is shown, without how.
+
+use super::number;
+use crate::report::Finding;
+
+/// A title and its sections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    pub title: String,
+    pub sections: Vec<Section>,
+}
+
+/// A part of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Section {
+    /// Lines of plain text.
+    Lines(Vec<String>),
+    /// What the reader needs first.
+    Table(Grid),
+    /// Tables that markdown folds away under one summary.
+    Details { summary: String, tables: Vec<Grid> },
+}
+
+/// A table; the first column is text, the others are numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grid {
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    pub(super) fn new<const N: usize>(header: [&str; N]) -> Self {
+        Self { header: header.map(str::to_owned).to_vec(), rows: vec![] }
+    }
+
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.header.len(), "every row has a cell under each head");
+        self.rows.push(cells.to_vec());
+    }
+}
+
+/// A finding in one line: what, seen against which limit, what it does, what to change.
+pub(super) fn finding(mark: &str, finding: &Finding) -> String {
+    let limit = finding.limit.as_ref().map_or(String::new(), |limit| format!(" (limit {limit})"));
+    let kind = number::word(&finding.kind);
+    format!("{mark}({kind}): {}{limit}; {}; {}", finding.seen, finding.effect, finding.advice)
+}

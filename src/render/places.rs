@@ -1,0 +1,39 @@
+//! Per-rank rows and tail marks, which runs and comparisons share.
+
+use super::number::{figure, or_dash, percent, whole};
+use super::page::Grid;
+use crate::report::{PlaceRow, Stat, Summary};
+
+/// One row a place.
+pub(super) fn grid(rows: &[PlaceRow]) -> Grid {
+    let header =
+        ["place", "turns", "prompt tok", "cached tok", "hit %", "output tok", "TTFT p50 (ms)", "TTFT p99 (ms)"];
+    let mut grid = Grid::new(header);
+    for row in rows {
+        let ttft = |stat| or_dash(row.ttft_ms.as_ref(), |summary| statistic(summary, stat));
+        grid.row([
+            row.place.to_string(),
+            whole(row.turns),
+            or_dash(row.prompt_tokens, whole),
+            or_dash(row.cached_tokens, whole),
+            or_dash(row.hit_rate, percent),
+            or_dash(row.output_tokens, whole),
+            ttft(Stat::P50),
+            ttft(Stat::P99),
+        ]);
+    }
+    grid
+}
+
+/// A statistic, with `~` in front when too few samples stand behind it.
+pub(super) fn statistic(summary: &Summary, stat: Stat) -> String {
+    marked(stat.of(summary), summary.count, stat.least_samples())
+}
+
+/// The explanation of `~`, when `text` has one.
+pub(super) const TILDE: &str = "~: from fewer than 1,000 samples, so a matter of luck";
+
+/// A value, with `~` in front when it has too few samples.
+pub(super) fn marked(value: f64, samples: u64, least: u64) -> String {
+    format!("{}{}", if samples < least { "~" } else { "" }, figure(value))
+}

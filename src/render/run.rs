@@ -1,0 +1,159 @@
+//! One run as a page.
+
+use super::number::{figure, or_dash, percent, plural, whole, word};
+use super::page::{Grid, Page, Section, finding};
+use super::places::{self, TILDE, statistic};
+use crate::report::{Better, Latency, RunReport, Source, Stat, Verdict, metrics};
+
+/// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
+#[must_use]
+pub fn run(report: &RunReport) -> Page {
+    let mut sections =
+        vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
+    if !report.ranks.is_empty() {
+        sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
+    }
+    sections.push(Section::Lines(affinity(report)));
+    let findings = findings(report);
+    if !findings.is_empty() {
+        sections.push(Section::Lines(findings));
+    }
+    Page { title: title(report), sections }
+}
+
+fn title(report: &RunReport) -> String {
+    let manifest = &report.manifest;
+    let arm = manifest.arm.as_ref().map_or(String::new(), |arm| format!(" · arm {arm}"));
+    let round = manifest.round.map_or(String::new(), |round| format!(" · round {round}"));
+    let verdict = match report.validity.verdict {
+        Verdict::Valid => "",
+        Verdict::Void => " · VOID",
+    };
+    format!("gspbench run · {}{arm}{round} · {}{verdict}", manifest.spec.name, word(&report.state))
+}
+
+fn origin(report: &RunReport) -> Vec<String> {
+    let (workload, server, manifest) = (&report.workload, &report.server, &report.manifest);
+    let server: Vec<String> = [
+        server
+            .kind
+            .clone()
+            .map(|kind| server.version.as_ref().map_or(kind.clone(), |version| format!("{kind} {version}"))),
+        server.model.clone(),
+        server.ranks.map(|ranks| plural(ranks.into(), "rank")),
+        server.load_balance_method.clone(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let load = manifest.load();
+    vec![
+        format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") }),
+        format!(
+            "workload: {}, {}, {} · {} prompt + {} output tokens planned · {} · digest {}",
+            plural(workload.groups.into(), "group"),
+            plural(workload.sessions, "session"),
+            plural(workload.turns, "turn"),
+            whole(workload.prompt_tokens),
+            whole(workload.output_tokens),
+            load,
+            workload.digest,
+        ),
+    ]
+}
+
+fn totals(report: &RunReport) -> Grid {
+    let (totals, metrics_) = (&report.totals, &report.metrics);
+    let mut grid = Grid::new(["metric", "value"]);
+    let mut row = |label: &str, value: String| grid.row([label.to_owned(), value]);
+    row("Successful requests", format!("{} of {}", whole(totals.complete), whole(totals.planned)));
+    let kinds: Vec<_> = totals.failed_by_kind.iter().map(|(kind, turns)| format!("{kind} {turns}")).collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    row("Failed requests", format!("{}{kinds}", whole(totals.failed)));
+    if totals.cancelled + totals.skipped > 0 {
+        row("Cancelled / skipped", format!("{} / {}", whole(totals.cancelled), whole(totals.skipped)));
+    }
+    row("Benchmark duration (s)", or_dash(metrics_.duration_s, figure));
+    for metric in metrics().iter().filter(
+        |m| matches!((m.source, m.better, m.unit), (Source::Figure(_), Better::Higher, unit) if unit != "ratio"),
+    ) {
+        row(&metric.label, or_dash(metric.value(report), figure));
+    }
+    row("Prompt tokens planned / served", pair(totals.planned_prompt_tokens, totals.prompt_tokens));
+    row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
+    let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);
+    let coverage = coverage.map_or(String::new(), |share| format!(" (told by {} % of turns)", percent(share)));
+    row("Cache hit rate (%)", or_dash(metrics_.cache_hit_rate.value, percent) + &coverage);
+    let oracle = &report.workload.oracle;
+    row("Ideal reuse, one endless cache (%)", or_dash(oracle.ideal_reuse, percent));
+    row("Expected reuse at the places seen (%)", or_dash(oracle.observed.as_ref().map(|o| o.reuse), percent));
+    if let Some(spread) = &oracle.round_robin {
+        row(&format!("Expected reuse, round robin over {} (%)", spread.ranks), percent(spread.reuse));
+    }
+    grid
+}
+
+fn pair(planned: Option<u64>, served: Option<u64>) -> String {
+    format!("{} / {}", or_dash(planned, whole), or_dash(served, whole))
+}
+
+fn latencies(report: &RunReport) -> Grid {
+    let mut grid = Grid::new(["latency (ms)", "mean", "p50", "p90", "p95", "p99", "samples"]);
+    let reasons = report.totals.reasoning_tokens.is_some_and(|tokens| tokens > 0);
+    for latency in Latency::ALL.into_iter().filter(|latency| *latency != Latency::Answer || reasons) {
+        let summary = latency.of(&report.metrics);
+        let [mean, p50, p90, p95, p99] = Stat::ALL.map(|stat| or_dash(summary, |summary| statistic(summary, stat)));
+        let samples = whole(summary.map_or(0, |summary| summary.count));
+        grid.row([latency.label().to_owned(), mean, p50, p90, p95, p99, samples]);
+    }
+    grid
+}
+
+fn affinity(report: &RunReport) -> Vec<String> {
+    let (affinity, client) = (&report.affinity, &report.client);
+    let keys = affinity.keys.map_or(String::new(), |keys| format!(", {}", plural(keys, "key")));
+    let mut parts = vec![format!("key by {}{keys}", word(&affinity.key_by)), plural(affinity.sessions, "session")];
+    parts.extend(affinity.split_sessions.map(|split| format!("{} on several places", whole(split))));
+    parts.extend(affinity.stickiness.map(|share| format!("stickiness {} %", percent(share))));
+    parts.extend(
+        affinity.off_majority_turns.map(|turns| format!("{} off their key's main place", plural(turns, "turn"))),
+    );
+    parts.extend(
+        affinity.zero_hit_share.map(|share| format!("{} % of later turns with nothing cached", percent(share))),
+    );
+    let mut lines = vec![format!("affinity: {}", parts.join(" · "))];
+    if let (Some(peak), Some(cv)) = (affinity.load_max_over_mean, affinity.load_cv) {
+        let keys: Vec<_> = affinity.keys_per_rank.iter().map(u64::to_string).collect();
+        let keys = if keys.is_empty() { String::new() } else { format!(" · keys per place {}", keys.join(" ")) };
+        lines.push(format!("balance: turns max/mean {} · CV {}{keys}", figure(peak), figure(cv)));
+    }
+    let attribution = &affinity.attribution;
+    let source = attribution.source.map_or(String::new(), |source| format!(" (from {})", word(&source)));
+    let reason = attribution.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    lines.push(format!(
+        "places known for {} of {}{source}{reason}",
+        whole(attribution.known),
+        plural(attribution.turns, "turn")
+    ));
+    let mut parts =
+        vec![format!("send lag p99 {} ms", or_dash(client.send_lag_ms.as_ref().map(|lag| lag.p99), figure))];
+    parts.extend(client.in_flight.mean.map(|mean| {
+        let max = client.in_flight.max.map_or(String::new(), |max| format!(" (max {})", whole(max)));
+        format!("{} turns in flight{max}", figure(mean))
+    }));
+    parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
+    parts.extend(client.connections.map(|connections| plural(connections, "connection")));
+    lines.push(format!("client: {}", parts.join(" · ")));
+    lines
+}
+
+fn findings(report: &RunReport) -> Vec<String> {
+    let tilde = Latency::ALL
+        .iter()
+        .filter_map(|latency| latency.of(&report.metrics))
+        .any(|summary| summary.count < Stat::P99.least_samples());
+    let tilde = tilde.then(|| TILDE.to_owned());
+    let voids = report.validity.voids.iter().map(|void| finding("VOID", void));
+    let warnings = report.validity.warnings.iter().map(|warning| finding("warning", warning));
+    tilde.into_iter().chain(voids).chain(warnings).collect()
+}

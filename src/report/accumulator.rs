@@ -1,0 +1,179 @@
+//! One accumulator for everything: live progress, the report at the end, a report from saved lines, a merge of shards.
+//!
+//! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
+//! sessions and keys, never with turns.
+
+use super::affinity::Follow;
+use super::audit;
+use super::latency::{Latency, millis};
+use super::ratio;
+use super::redact::redacted;
+use super::shape::{
+    Client, CounterDelta, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, RunReport, SCHEMA, ServerFacts, State,
+    Totals, Windows, WorkloadFacts,
+};
+use super::tally::Tally;
+use crate::profile::{LoadSpec, Pacing};
+use crate::record::TurnRecord;
+use crate::stats::{Quantile, rounded};
+
+/// What is known before the first turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Context {
+    pub manifest: Manifest,
+    pub workload: WorkloadFacts,
+    pub server: ServerFacts,
+}
+
+/// What is known only at the end, beside the turns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Closing {
+    pub state: State,
+    pub counters: Vec<CounterDelta>,
+    pub key_seen: KeySeen,
+    /// Reuse that the places seen in this run allow.
+    pub observed: Option<ObservedOracle>,
+    /// Most turns in flight at once, as the load loop counted.
+    pub in_flight_max: Option<u64>,
+    pub redials: Option<u64>,
+    pub cpu_cores: Option<f64>,
+}
+
+/// A glance at a run under way.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Live {
+    pub complete: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub skipped: u64,
+    pub output_tokens: u64,
+    pub ttft_p50_ms: Option<f64>,
+    pub ttft_p99_ms: Option<f64>,
+    pub hit_rate: Option<f64>,
+}
+
+/// Turns so far, as counts and distributions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accumulator {
+    context: Context,
+    tally: Tally,
+}
+
+impl Closing {
+    /// The end of a run of which nothing but its turns is known.
+    #[must_use]
+    pub fn plain(state: State) -> Self {
+        Self {
+            state,
+            counters: vec![],
+            key_seen: KeySeen::Unknown,
+            observed: None,
+            in_flight_max: None,
+            redials: None,
+            cpu_cores: None,
+        }
+    }
+}
+
+impl Context {
+    /// The context that a saved report was made in, to make it again from its turns.
+    #[must_use]
+    pub fn of(report: &RunReport) -> Self {
+        Self { manifest: report.manifest.clone(), workload: report.workload.clone(), server: report.server.clone() }
+    }
+}
+
+impl Accumulator {
+    #[must_use]
+    pub fn new(context: Context) -> Self {
+        let spec = &context.manifest.spec;
+        let follow = Follow { key_by: spec.key.by, api: spec.request.api, many_turns: spec.workload.turns.get() > 1 };
+        Self { tally: Tally::new(follow), context }
+    }
+
+    /// Adds one turn, however it ended.
+    pub fn add(&mut self, turn: &TurnRecord) {
+        self.tally.add(turn);
+    }
+
+    /// Adds all turns of another part of the same run.
+    pub fn merge(&mut self, other: Self) {
+        let Self { context: _, tally } = other;
+        self.tally.merge(tally);
+    }
+
+    /// Cheap enough for ten calls a second.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let Totals { complete, failed, cancelled, skipped, output_tokens, cached_tokens, .. } = &self.tally.totals;
+        let ttft = |q| Some(self.tally.latencies.of(Latency::Ttft).quantile(q)? / 1e3);
+        Live {
+            complete: *complete,
+            failed: *failed,
+            cancelled: *cancelled,
+            skipped: *skipped,
+            output_tokens: output_tokens.unwrap_or(0) + self.tally.cut_tokens,
+            ttft_p50_ms: ttft(Quantile::P50),
+            ttft_p99_ms: ttft(Quantile::P99),
+            hit_rate: cached_tokens.and_then(|cached| ratio(cached, self.tally.covered_prompt_tokens)),
+        }
+    }
+
+    /// The report. It may be asked for at any time: a run under way is a state like any other.
+    #[must_use]
+    pub fn finish(&self, closing: Closing) -> RunReport {
+        let Closing { state, counters, key_seen, observed, in_flight_max, redials, cpu_cores } = closing;
+        let Context { manifest, mut workload, mut server } = self.context.clone();
+        server.counters = counters;
+        server.key_seen = key_seen;
+        workload.oracle.observed = observed;
+        let tally = &self.tally;
+        let totals = tally.totals(workload.turns, state);
+        let whole = tally.window();
+        let metrics = tally.metrics(&totals, &whole);
+        let ranks = tally.rows(server.ranks);
+        let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
+        let client = Client {
+            send_lag_ms: millis(&tally.send_lag),
+            cpu_cores,
+            connections: tally.fresh_connections,
+            redials,
+            in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
+            littles_law_ratio: littles_law_ratio(&manifest.spec.load, &totals, &metrics),
+            ..Client::default()
+        };
+        let mut report = RunReport {
+            schema: SCHEMA,
+            state,
+            manifest: redacted(manifest),
+            workload,
+            server,
+            totals,
+            windows: Windows { whole, steady: None, steady_reason: Some("this version computes none".into()) },
+            metrics,
+            ranks,
+            affinity: tally.affinity.finish(&loads),
+            client,
+            validity: audit::Validity::default(),
+            histograms: tally.latencies.encoded(),
+        };
+        report.validity = audit::judge(&report);
+        report
+    }
+}
+
+/// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a
+/// second. None in an open loop, or when sessions pause.
+#[expect(clippy::cast_precision_loss, reason = "tokens and turns stay below 2^53")]
+fn littles_law_ratio(load: &LoadSpec, totals: &Totals, metrics: &Metrics) -> Option<f64> {
+    let Pacing::Closed { sessions } = load.pacing else { return None };
+    if !load.think.is_zero() || totals.complete == 0 {
+        return None;
+    }
+    let limit = load.max_turns_in_flight.map_or(sessions, |turns| turns.min(sessions));
+    let tokens = totals.output_tokens? as f64 / totals.complete as f64;
+    let decode_ms = metrics.tpot_ms.map_or(0.0, |tpot| (tokens - 1.0).max(0.0) * tpot.mean);
+    let turn_ms = metrics.ttft_ms?.mean + decode_ms;
+    let expected = f64::from(limit.get()) / turn_ms * 1e3;
+    Some(rounded(metrics.request_throughput? / expected)).filter(|ratio| ratio.is_finite())
+}

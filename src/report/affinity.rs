@@ -1,0 +1,367 @@
+//! Where sessions and keys went: stickiness, splits, spread, balance.
+//!
+//! Turns come in any order and may be merged from shards. A session is therefore kept as its contiguous stretches of turns:
+//! two neighbours are compared exactly once, when their stretches meet, and a session seen in order is one stretch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::ratio;
+use crate::profile::{Api, KeyScope};
+use crate::record::{Place, PlaceSource, TurnRecord};
+use crate::stats::{mean, rounded, variation};
+
+/// How many split sessions a report names.
+const EXAMPLES: usize = 5;
+
+/// What the places of complete turns say about affinity. Null where places, or keys, are unknown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Affinity {
+    pub key_by: KeyScope,
+    /// Distinct keys; null where turns carry none, or each its own.
+    pub keys: Option<u64>,
+    /// Sessions of which a turn completed.
+    pub sessions: u64,
+    /// Sessions on more than one place; null for single turns.
+    pub split_sessions: Option<u64>,
+    /// Share of turns k > 1 on the place of turn k − 1, of the pairs where both are known.
+    pub stickiness: Option<f64>,
+    /// Turns off their key's preferred rank, where the policy is known; null elsewhere.
+    pub spilled: Option<Spilled>,
+    /// Turns off the place that served most turns of their key.
+    pub off_majority_turns: Option<u64>,
+    /// Share of turns k > 1 with nothing cached, of those that report it.
+    pub zero_hit_share: Option<f64>,
+    /// Over the turns of each place, idle ranks included.
+    pub load_max_over_mean: Option<f64>,
+    pub load_cv: Option<f64>,
+    /// Distinct keys that each place served, in the order of `ranks`.
+    pub keys_per_rank: Vec<u64>,
+    pub attribution: Attribution,
+    pub split_examples: Vec<SplitSession>,
+}
+
+/// Turns that did not run where their key belongs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spilled {
+    pub turns: u64,
+    /// Who knows the preferred rank.
+    pub from: String,
+}
+
+/// For how many of the complete turns the place is known, and from what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribution {
+    pub known: u64,
+    pub turns: u64,
+    /// The most frequent source.
+    pub source: Option<PlaceSource>,
+    /// Why places are unknown.
+    pub reason: Option<String>,
+}
+
+/// A session that moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitSession {
+    pub session: String,
+    pub places: Vec<Place>,
+}
+
+/// What is worth following, given the workload: state grows with sessions and keys, and single turns have neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Follow {
+    pub(super) key_by: KeyScope,
+    pub(super) api: Api,
+    /// Sessions have more than one turn.
+    pub(super) many_turns: bool,
+}
+
+/// Mergeable state behind [`Affinity`].
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct AffinityTally {
+    follow: Follow,
+    turns: u64,
+    known: u64,
+    sources: BTreeMap<PlaceSource, u64>,
+    sessions: BTreeMap<(u32, u32), Trail>,
+    keys: BTreeMap<String, BTreeMap<Place, u64>>,
+    /// Turns k > 1 that say how much was cached, and those of them where it was nothing.
+    later_reported: u64,
+    later_cold: u64,
+}
+
+/// One session's places.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Trail {
+    /// Ascending, never adjacent.
+    stretches: Vec<Stretch>,
+    places: BTreeSet<Place>,
+    stuck: u64,
+    moved: u64,
+}
+
+/// Turns `first.0 ..= last.0`, with the places at both ends.
+#[derive(Debug, Clone, PartialEq)]
+struct Stretch {
+    first: (u32, Option<Place>),
+    last: (u32, Option<Place>),
+}
+
+impl AffinityTally {
+    pub(super) fn new(follow: Follow) -> Self {
+        Self {
+            follow,
+            turns: 0,
+            known: 0,
+            sources: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            later_reported: 0,
+            later_cold: 0,
+        }
+    }
+
+    /// Adds one complete turn.
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
+        self.turns += 1;
+        self.known += u64::from(turn.place.is_some());
+        if let (Some(_), Some(source)) = (&turn.place, turn.place_source) {
+            *self.sources.entry(source).or_default() += 1;
+        }
+        if turn.turn > 0
+            && let Some(cached) = turn.cached_tokens
+        {
+            self.later_reported += 1;
+            self.later_cold += u64::from(cached == 0);
+        }
+        if self.follow.many_turns {
+            let at = (turn.turn, turn.place.clone());
+            let trail = self.sessions.entry((turn.group, turn.session)).or_default();
+            trail.places.extend(turn.place.clone());
+            trail.absorb(Stretch { first: at.clone(), last: at });
+        }
+        if let Some(key) = turn.key.as_ref().filter(|_| self.follows_keys()) {
+            let places = self.keys.entry(key.clone()).or_default();
+            if let Some(place) = &turn.place {
+                *places.entry(place.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn follows_keys(&self) -> bool {
+        match self.follow.key_by {
+            KeyScope::Group | KeyScope::Session => true,
+            KeyScope::Turn | KeyScope::None => false,
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self { follow: _, turns, known, sources, sessions, keys, later_reported, later_cold } = other;
+        self.turns += turns;
+        self.known += known;
+        self.later_reported += later_reported;
+        self.later_cold += later_cold;
+        for (source, turns) in sources {
+            *self.sources.entry(source).or_default() += turns;
+        }
+        for (session, trail) in sessions {
+            self.sessions.entry(session).or_default().merge(trail);
+        }
+        for (key, places) in keys {
+            let mine = self.keys.entry(key).or_default();
+            for (place, turns) in places {
+                *mine.entry(place).or_default() += turns;
+            }
+        }
+    }
+
+    /// `loads`: the turns of each place, in the order of the report's rows.
+    pub(super) fn finish(&self, loads: &[(Place, u64)]) -> Affinity {
+        let follows_keys = self.follows_keys();
+        let (stuck, moved) = self.sessions.values().fold((0, 0), |(s, m), trail| (s + trail.stuck, m + trail.moved));
+        let split = || self.sessions.iter().filter(|(_, trail)| trail.places.len() > 1);
+        let placed = self.known > 0;
+        Affinity {
+            key_by: self.follow.key_by,
+            keys: follows_keys.then(|| count(self.keys.len())),
+            sessions: if self.follow.many_turns { count(self.sessions.len()) } else { self.turns },
+            split_sessions: (placed && self.follow.many_turns).then(|| count(split().count())),
+            stickiness: ratio(stuck, stuck + moved),
+            spilled: None,
+            off_majority_turns: (placed && follows_keys).then(|| self.keys.values().map(off_majority).sum()),
+            zero_hit_share: ratio(self.later_cold, self.later_reported),
+            load_max_over_mean: max_over_mean(loads),
+            load_cv: variation(&as_floats(loads)).map(rounded),
+            keys_per_rank: if follows_keys { self.keys_per_place(loads) } else { vec![] },
+            attribution: self.attribution(),
+            split_examples: split()
+                .take(EXAMPLES)
+                .map(|((group, session), trail)| SplitSession {
+                    session: format!("g{group}-s{session}"),
+                    places: trail.places.iter().cloned().collect(),
+                })
+                .collect(),
+        }
+    }
+
+    fn keys_per_place(&self, loads: &[(Place, u64)]) -> Vec<u64> {
+        let served = |place: &Place| self.keys.values().filter(|places| places.contains_key(place)).count();
+        loads.iter().map(|(place, _)| count(served(place))).collect()
+    }
+
+    fn attribution(&self) -> Attribution {
+        let reason = match self.follow.api {
+            _ if self.known == self.turns => None,
+            Api::Chat | Api::Completions => {
+                Some("replies of this route name no rank; `--api generate` does, on SGLang")
+            }
+            Api::Generate => Some("the reply's meta_info names no rank: one rank, or a server without DP attention"),
+        };
+        let source = self.sources.iter().max_by_key(|(_, turns)| **turns).map(|(source, _)| *source);
+        Attribution { known: self.known, turns: self.turns, source, reason: reason.map(str::to_owned) }
+    }
+}
+
+impl Trail {
+    /// Adds a stretch, joining it to its neighbours.
+    fn absorb(&mut self, mut new: Stretch) {
+        let at = self.stretches.partition_point(|old| old.first.0 < new.first.0);
+        if at < self.stretches.len() && new.last.0.checked_add(1) == Some(self.stretches[at].first.0) {
+            let right = self.stretches.remove(at);
+            self.compare(&new.last.1, &right.first.1);
+            new.last = right.last;
+        }
+        if at > 0 && self.stretches[at - 1].last.0.checked_add(1) == Some(new.first.0) {
+            let left = self.stretches[at - 1].clone();
+            self.compare(&left.last.1, &new.first.1);
+            self.stretches[at - 1].last = new.last;
+        } else {
+            self.stretches.insert(at, new);
+        }
+    }
+
+    fn compare(&mut self, before: &Option<Place>, after: &Option<Place>) {
+        if let (Some(before), Some(after)) = (before, after) {
+            *(if before == after { &mut self.stuck } else { &mut self.moved }) += 1;
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let Self { stretches, places, stuck, moved } = other;
+        self.places.extend(places);
+        self.stuck += stuck;
+        self.moved += moved;
+        stretches.into_iter().for_each(|stretch| self.absorb(stretch));
+    }
+}
+
+fn off_majority(places: &BTreeMap<Place, u64>) -> u64 {
+    places.values().sum::<u64>() - places.values().max().copied().unwrap_or(0)
+}
+
+fn max_over_mean(loads: &[(Place, u64)]) -> Option<f64> {
+    let loads = as_floats(loads);
+    let mean = mean(&loads).filter(|mean| *mean > 0.0)?;
+    Some(rounded(loads.iter().copied().fold(0.0, f64::max) / mean))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "turns stay below 2^53")]
+fn as_floats(loads: &[(Place, u64)]) -> Vec<f64> {
+    loads.iter().map(|(_, turns)| *turns as f64).collect()
+}
+
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{Outcome, TurnId};
+    use crate::units::{Micros, Rank};
+
+    fn follow(key_by: KeyScope) -> Follow {
+        Follow { key_by, api: Api::Generate, many_turns: true }
+    }
+
+    fn turn(session: u32, turn: u32, rank: Option<u16>) -> TurnRecord {
+        let id = TurnId { group: 0, session, turn };
+        TurnRecord {
+            outcome: Outcome::Complete,
+            place: rank.map(|rank| Place::Rank(Rank(rank))),
+            place_source: rank.map(|_| PlaceSource::MetaInfo),
+            cached_tokens: Some(u32::from(rank.unwrap_or(0))),
+            ..TurnRecord::planned(id.to_string(), id, Some("g0".into()), Micros(0), 1)
+        }
+    }
+
+    fn of(turns: &[TurnRecord]) -> AffinityTally {
+        let mut tally = AffinityTally::new(follow(KeyScope::Group));
+        turns.iter().for_each(|turn| tally.add(turn));
+        tally
+    }
+
+    fn loads() -> Vec<(Place, u64)> {
+        [(0, 3), (1, 1), (2, 0)].map(|(rank, turns)| (Place::Rank(Rank(rank)), turns)).to_vec()
+    }
+
+    #[test]
+    fn stickiness_counts_neighbours_of_known_place_only() {
+        let turns =
+            [turn(0, 0, Some(1)), turn(0, 1, Some(1)), turn(0, 2, Some(0)), turn(0, 3, None), turn(0, 4, Some(0))];
+        let affinity = of(&turns).finish(&loads());
+        assert_eq!((affinity.stickiness, affinity.split_sessions), (Some(0.5), Some(1)));
+        assert_eq!(affinity.zero_hit_share, Some(0.75));
+        assert_eq!(affinity.off_majority_turns, Some(2));
+        assert_eq!(affinity.split_examples[0].places.len(), 2);
+        assert_eq!((affinity.attribution.known, affinity.attribution.turns), (4, 5));
+    }
+
+    #[test]
+    fn balance_counts_idle_ranks() {
+        let affinity = of(&[turn(0, 0, Some(0))]).finish(&loads());
+        assert_eq!(affinity.load_max_over_mean, Some(2.25));
+        assert_eq!(affinity.keys_per_rank, [1, 0, 0]);
+    }
+
+    #[test]
+    fn without_places_nothing_is_claimed_and_the_reason_is_given() {
+        let affinity = of(&[turn(0, 0, None), turn(0, 1, None)]).finish(&[]);
+        assert_eq!((affinity.stickiness, affinity.split_sessions, affinity.off_majority_turns), (None, None, None));
+        assert!(affinity.attribution.reason.unwrap().contains("meta_info"));
+    }
+
+    #[test]
+    fn a_session_in_order_is_one_stretch() {
+        let tally = of(&(0..50).map(|k| turn(0, k, Some(0))).collect::<Vec<_>>());
+        assert_eq!(tally.sessions[&(0, 0)].stretches.len(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn any_order_and_any_partition_give_the_same_tally(
+            turns in prop::collection::vec((0..2_u32, prop::option::of(0..3_u16), 0..4_usize), 0..16),
+            order in any::<u64>(),
+        ) {
+            let mut next = [0; 2];
+            let turns: Vec<_> = turns.into_iter().map(|(session, rank, part)| {
+                let k = next[session as usize];
+                next[session as usize] += 1;
+                (turn(session, k, rank), part)
+            }).collect();
+            let whole = of(&turns.iter().map(|(turn, _)| turn.clone()).collect::<Vec<_>>());
+            let mut shuffled = turns.clone();
+            shuffled.sort_by_key(|(turn, _)| (u64::from(turn.turn * 7 + turn.session) ^ order).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let mut merged = AffinityTally::new(follow(KeyScope::Group));
+            for part in 0..4 {
+                merged.merge(of(&shuffled.iter().filter(|(_, p)| *p == part).map(|(turn, _)| turn.clone()).collect::<Vec<_>>()));
+            }
+            prop_assert_eq!(whole, merged);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The shape of `run.json`, schema 1. Nothing is computed here.
+//!
+//! Absent is null, never 0 and never NaN. Times end in `_us` (integers from the start of the run) or `_ms` (floats), tokens
+//! are integers, ratios lie in 0…1. Unknown keys are ignored, so that an older program reads a newer file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::affinity::Affinity;
+use super::audit::Validity;
+use crate::profile::{Pacing, RunSpec, Target};
+use crate::record::Place;
+use crate::stats::Summary;
+use crate::units::Micros;
+
+/// The version of this shape; raised when a key changes its meaning.
+pub const SCHEMA: u32 = 1;
+
+/// One run of one arm: everything that tables and comparisons need, and what it was made from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    pub schema: u32,
+    pub state: State,
+    pub manifest: Manifest,
+    pub workload: WorkloadFacts,
+    pub server: ServerFacts,
+    pub totals: Totals,
+    pub windows: Windows,
+    pub metrics: Metrics,
+    /// One row a place, idle ranks too where the server tells how many there are; empty when no turn has a known place.
+    pub ranks: Vec<PlaceRow>,
+    pub affinity: Affinity,
+    pub client: Client,
+    pub validity: Validity,
+    /// Name of a latency in µs, such as `ttft_us` → HDR V2 deflate, base64.
+    pub histograms: BTreeMap<String, String>,
+}
+
+/// How far the run has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Under way; or the program was killed, which no one can write down.
+    Running,
+    Complete,
+    /// Ended before its plan, by a signal.
+    Interrupted,
+}
+
+/// What was run, by which program, where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: String,
+    pub argv: Vec<String>,
+    pub spec: RunSpec,
+    /// Where the requests went.
+    pub target: Option<Target>,
+    pub host: Host,
+    /// RFC 3339.
+    pub started_utc: String,
+    /// Numbers from a debug build are not to be published.
+    pub debug_build: bool,
+    pub arm: Option<String>,
+    pub round: Option<u32>,
+}
+
+/// The machine that the client ran on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub cores: Option<u32>,
+    pub memory_bytes: Option<u64>,
+    pub kernel: Option<String>,
+}
+
+/// What the plan says, as plain facts: the report needs no plan at hand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadFacts {
+    pub digest: String,
+    pub groups: u32,
+    pub sessions: u64,
+    pub turns: u64,
+    /// Planned; with real history, without the replies.
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub distinct_prompts: u64,
+    pub oracle: Oracle,
+}
+
+/// What the workload alone implies about reuse, as shares of prompt tokens.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Oracle {
+    /// One infinite cache.
+    pub ideal_reuse: Option<f64>,
+    pub round_robin: Option<RoundRobinOracle>,
+    /// Infinite caches at the places where turns were in fact served.
+    pub observed: Option<ObservedOracle>,
+}
+
+/// Turns spread evenly over the ranks, with no regard to prefixes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoundRobinOracle {
+    pub ranks: u32,
+    pub reuse: f64,
+    /// Expected (rank, group) pairs, each of which reads the group's prompt once.
+    pub cold_pairs: f64,
+    /// Expected share of sessions on more than one rank; absent for single turns.
+    pub split_share: Option<f64>,
+}
+
+/// Reuse that the observed places allow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ObservedOracle {
+    pub reuse: f64,
+    pub cold_pairs: u64,
+}
+
+/// The system under test, as it described itself and as its counters moved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerFacts {
+    pub kind: Option<String>,
+    pub version: Option<String>,
+    pub model: Option<String>,
+    pub ranks: Option<u32>,
+    pub load_balance_method: Option<String>,
+    pub kv_tokens_per_rank: Option<u64>,
+    pub kv_tokens_total: Option<u64>,
+    /// The server's own description, raw.
+    pub info: Option<serde_json::Value>,
+    pub key_seen: KeySeen,
+    pub counters: Vec<CounterDelta>,
+    /// Gauges over time; empty until they are sampled during a run.
+    pub series: Vec<GaugeSample>,
+}
+
+/// Whether the server's own metrics show that routing keys arrived.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySeen {
+    Yes,
+    No,
+    #[default]
+    Unknown,
+}
+
+/// One counter before and after the run. Some servers show a counter only once it has moved: then `before` is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CounterDelta {
+    /// The address that was scraped.
+    pub source: String,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub before: Option<f64>,
+    pub after: Option<f64>,
+    pub delta: Option<f64>,
+}
+
+/// The load of one place at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GaugeSample {
+    pub t_us: Micros,
+    pub place: Place,
+    pub running: Option<u64>,
+    pub waiting: Option<u64>,
+    pub kv_used: Option<u64>,
+    pub hit_rate: Option<f64>,
+}
+
+/// Counts over the whole run. Tokens are those of complete turns, as the server counted them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// = complete + failed + cancelled + skipped once the run has ended.
+    pub planned: u64,
+    pub complete: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub skipped: u64,
+    pub failed_by_kind: BTreeMap<String, u64>,
+    pub prompt_tokens: Option<u64>,
+    /// What the plan said of the complete turns, where it could.
+    pub planned_prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub cached_reported_turns: u64,
+    pub output_tokens: Option<u64>,
+    /// What the plan said of the complete turns.
+    pub planned_output_tokens: u64,
+    /// Complete turns whose output count is our estimate.
+    pub output_estimated_turns: u64,
+    pub reasoning_tokens: Option<u64>,
+    pub resends: u64,
+}
+
+/// Rates and latencies of parts of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Windows {
+    pub whole: Window,
+    pub steady: Option<Window>,
+    /// Why there is no steady window.
+    pub steady_reason: Option<String>,
+}
+
+/// One span of the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub from_us: Micros,
+    pub to_us: Micros,
+    pub request_throughput: Option<f64>,
+    pub output_throughput: Option<f64>,
+    pub total_throughput: Option<f64>,
+    /// By name: `ttft_ms`, `itl_ms`, …
+    pub latency: BTreeMap<String, Summary>,
+}
+
+/// What people quote.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Complete turns a second, from the first request sent to the last reply ended.
+    pub request_throughput: Option<f64>,
+    pub input_throughput: Option<f64>,
+    /// Also counts tokens of turns that the end of the run cut.
+    pub output_throughput: Option<f64>,
+    pub total_throughput: Option<f64>,
+    pub duration_s: Option<f64>,
+    pub ttft_ms: Option<Summary>,
+    pub answer_ms: Option<Summary>,
+    pub itl_ms: Option<Summary>,
+    pub icl_ms: Option<Summary>,
+    pub tpot_ms: Option<Summary>,
+    pub e2e_ms: Option<Summary>,
+    pub ttft_from_due_ms: Option<Summary>,
+    pub e2e_from_due_ms: Option<Summary>,
+    pub cache_hit_rate: HitRate,
+}
+
+/// Σ cached / Σ prompt tokens over the turns that report both, and which share of complete turns that is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct HitRate {
+    pub value: Option<f64>,
+    pub coverage: Option<f64>,
+}
+
+/// One rank, node or pair of nodes: complete turns only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlaceRow {
+    pub place: Place,
+    pub turns: u64,
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub hit_rate: Option<f64>,
+    pub output_tokens: Option<u64>,
+    pub ttft_ms: Option<Summary>,
+    /// HDR V2 deflate, base64, so that places can be pooled over rounds.
+    pub ttft_us: Option<String>,
+}
+
+/// How the client itself did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Client {
+    /// Sent − due, of every turn that was sent.
+    pub send_lag_ms: Option<Summary>,
+    pub runtime_lag_ms: Option<Summary>,
+    pub cap_wait_ms: Option<Summary>,
+    /// Cores kept busy by this process.
+    pub cpu_cores: Option<f64>,
+    /// Connections that carried requests.
+    pub connections: Option<u64>,
+    pub redials: Option<u64>,
+    pub in_flight: InFlight,
+    /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
+    pub littles_law_ratio: Option<f64>,
+}
+
+/// Turns between sent and done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct InFlight {
+    pub mean: Option<f64>,
+    pub max: Option<u64>,
+}
+
+impl Manifest {
+    /// The load that was asked for, in words.
+    #[must_use]
+    pub fn load(&self) -> String {
+        match self.spec.load.pacing {
+            Pacing::Closed { sessions } => format!("closed loop, {sessions} sessions in flight"),
+            Pacing::Open { per_second, sessions: None, .. } => format!("open loop, {per_second} sessions/s"),
+            Pacing::Open { per_second, sessions: Some(cap), .. } => {
+                format!("open loop, {per_second} sessions/s, at most {cap} in flight")
+            }
+        }
+    }
+}
+
+impl Totals {
+    /// The conservation law: every planned turn ended in exactly one way.
+    #[must_use]
+    pub fn balanced(&self) -> bool {
+        self.planned == self.complete + self.failed + self.cancelled + self.skipped
+            && self.failed == self.failed_by_kind.values().sum::<u64>()
+    }
+
+    /// Failed turns as a share of the planned ones.
+    #[must_use]
+    pub fn failure_rate(&self) -> Option<f64> {
+        super::ratio(self.failed, self.planned)
+    }
+}

@@ -1,0 +1,301 @@
+//! What the turns of a run add up to: counts and distributions that merge in any order.
+
+use std::collections::BTreeMap;
+
+use super::affinity::{AffinityTally, Follow};
+use super::latency::{Latencies, Latency, millis};
+use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
+use super::{per_second, ratio};
+use crate::record::{Outcome, Place, TurnRecord};
+use crate::stats::{Distribution, rounded};
+use crate::units::{Micros, Rank};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tally {
+    pub(super) totals: Totals,
+    /// Prompt tokens of the turns that report cached tokens too.
+    pub(super) covered_prompt_tokens: u64,
+    /// Output tokens that arrived before the end of the run cut their turns.
+    pub(super) cut_tokens: u64,
+    span: Option<(Micros, Micros)>,
+    /// Σ (done − sent): over the span, the mean number of turns in flight.
+    busy_us: u64,
+    pub(super) fresh_connections: Option<u64>,
+    pub(super) send_lag: Distribution,
+    pub(super) latencies: Latencies,
+    places: BTreeMap<Place, PlaceTally>,
+    pub(super) affinity: AffinityTally,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct PlaceTally {
+    turns: u64,
+    prompt_tokens: Option<u64>,
+    covered_prompt_tokens: u64,
+    cached_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    ttft: Distribution,
+}
+
+impl Tally {
+    pub(super) fn new(follow: Follow) -> Self {
+        Self {
+            totals: Totals::default(),
+            covered_prompt_tokens: 0,
+            cut_tokens: 0,
+            span: None,
+            busy_us: 0,
+            fresh_connections: None,
+            send_lag: Distribution::default(),
+            latencies: Latencies::default(),
+            places: BTreeMap::new(),
+            affinity: AffinityTally::new(follow),
+        }
+    }
+
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
+        self.totals.planned += 1;
+        self.totals.resends += u64::from(turn.resends);
+        self.add_span(turn);
+        match turn.outcome {
+            Outcome::Complete => self.add_complete(turn),
+            Outcome::Cancelled => {
+                self.totals.cancelled += 1;
+                self.cut_tokens += u64::from(turn.output_tokens.unwrap_or(turn.frames));
+            }
+            Outcome::Skipped => self.totals.skipped += 1,
+            Outcome::Failed(kind) => {
+                self.totals.failed += 1;
+                *self.totals.failed_by_kind.entry(kind.to_string()).or_default() += 1;
+            }
+        }
+    }
+
+    /// What every turn that was sent tells about the client, whatever became of it.
+    fn add_span(&mut self, turn: &TurnRecord) {
+        if let Some(fresh) = turn.reused_connection.map(|reused| u64::from(!reused)) {
+            *self.fresh_connections.get_or_insert(0) += fresh;
+        }
+        let Some(sent) = turn.sent_us else { return };
+        let end = turn.done_us.or(turn.last_us).unwrap_or(sent);
+        self.busy_us += end.since(sent).0;
+        self.span = join_spans(self.span, Some((sent, end)));
+        if let Some(Micros(lag)) = turn.send_lag() {
+            self.send_lag.record(lag, 1);
+        }
+    }
+
+    fn add_complete(&mut self, turn: &TurnRecord) {
+        let totals = &mut self.totals;
+        totals.complete += 1;
+        add(&mut totals.prompt_tokens, turn.prompt_tokens);
+        add(&mut totals.planned_prompt_tokens, turn.planned_prompt_tokens);
+        add(&mut totals.output_tokens, turn.output_tokens);
+        add(&mut totals.reasoning_tokens, turn.reasoning_tokens);
+        totals.planned_output_tokens += u64::from(turn.planned_output_tokens);
+        totals.output_estimated_turns += u64::from(turn.output_estimated);
+        if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
+            totals.cached_reported_turns += 1;
+            add(&mut totals.cached_tokens, Some(cached));
+            self.covered_prompt_tokens += u64::from(prompt);
+        }
+        self.latencies.add(turn);
+        self.affinity.add(turn);
+        if let Some(place) = &turn.place {
+            self.places.entry(place.clone()).or_default().add(turn);
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self {
+            totals,
+            covered_prompt_tokens,
+            cut_tokens,
+            span,
+            busy_us,
+            fresh_connections,
+            send_lag,
+            latencies,
+            places,
+            affinity,
+        } = other;
+        self.totals.merge(totals);
+        self.covered_prompt_tokens += covered_prompt_tokens;
+        self.cut_tokens += cut_tokens;
+        self.span = join_spans(self.span, span);
+        self.busy_us += busy_us;
+        self.fresh_connections = sum(self.fresh_connections, fresh_connections);
+        self.send_lag.merge(&send_lag);
+        self.latencies.merge(&latencies);
+        for (place, row) in places {
+            self.places.entry(place).or_default().merge(&row);
+        }
+        self.affinity.merge(affinity);
+    }
+
+    /// Planned turns of which nothing was heard were cut by the end of the run, unless it still runs.
+    pub(super) fn totals(&self, planned: u64, state: State) -> Totals {
+        let mut totals = self.totals.clone();
+        let unheard = planned.saturating_sub(totals.planned);
+        totals.planned += unheard;
+        totals.cancelled += if state == State::Running { 0 } else { unheard };
+        totals
+    }
+
+    pub(super) fn window(&self) -> Window {
+        let Some((from_us, to_us)) = self.span else { return Window::default() };
+        let span = to_us.since(from_us);
+        let output = self.totals.output_tokens.map(|tokens| tokens + self.cut_tokens);
+        Window {
+            from_us,
+            to_us,
+            request_throughput: per_second(self.totals.complete, span),
+            output_throughput: output.and_then(|tokens| per_second(tokens, span)),
+            total_throughput: output
+                .zip(self.totals.prompt_tokens)
+                .and_then(|(output, input)| per_second(output + input, span)),
+            latency: self.latencies.summaries(),
+        }
+    }
+
+    pub(super) fn metrics(&self, totals: &Totals, whole: &Window) -> Metrics {
+        let summary = |latency| millis(self.latencies.of(latency));
+        let span = whole.to_us.since(whole.from_us);
+        Metrics {
+            request_throughput: whole.request_throughput,
+            input_throughput: totals.prompt_tokens.and_then(|tokens| per_second(tokens, span)),
+            output_throughput: whole.output_throughput,
+            total_throughput: whole.total_throughput,
+            duration_s: self.span.map(|_| rounded(span.as_secs())),
+            ttft_ms: summary(Latency::Ttft),
+            answer_ms: summary(Latency::Answer),
+            itl_ms: summary(Latency::Itl),
+            icl_ms: summary(Latency::Icl),
+            tpot_ms: summary(Latency::Tpot),
+            e2e_ms: summary(Latency::E2e),
+            ttft_from_due_ms: summary(Latency::TtftFromDue),
+            e2e_from_due_ms: summary(Latency::E2eFromDue),
+            cache_hit_rate: HitRate {
+                value: totals.cached_tokens.and_then(|cached| ratio(cached, self.covered_prompt_tokens)),
+                coverage: ratio(totals.cached_reported_turns, totals.complete),
+            },
+        }
+    }
+
+    /// A row a place; ranks that served nothing have one too, once any turn names its rank.
+    pub(super) fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
+        let mut places = self.places.clone();
+        if places.keys().any(|place| matches!(place, Place::Rank(_))) {
+            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()) {
+                places.entry(Place::Rank(Rank(rank))).or_default();
+            }
+        }
+        places.into_iter().map(|(place, tally)| tally.row(place)).collect()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
+    pub(super) fn mean_in_flight(&self) -> Option<f64> {
+        let (from, to) = self.span?;
+        let span = to.since(from).0;
+        (span > 0).then(|| rounded(self.busy_us as f64 / span as f64))
+    }
+}
+
+impl PlaceTally {
+    fn add(&mut self, turn: &TurnRecord) {
+        self.turns += 1;
+        add(&mut self.prompt_tokens, turn.prompt_tokens);
+        add(&mut self.output_tokens, turn.output_tokens);
+        if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
+            add(&mut self.cached_tokens, Some(cached));
+            self.covered_prompt_tokens += u64::from(prompt);
+        }
+        if let Some(Micros(us)) = turn.ttft() {
+            self.ttft.record(us, 1);
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = other;
+        self.turns += turns;
+        self.prompt_tokens = sum(self.prompt_tokens, *prompt_tokens);
+        self.covered_prompt_tokens += covered_prompt_tokens;
+        self.cached_tokens = sum(self.cached_tokens, *cached_tokens);
+        self.output_tokens = sum(self.output_tokens, *output_tokens);
+        self.ttft.merge(ttft);
+    }
+
+    fn row(self, place: Place) -> PlaceRow {
+        let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = self;
+        PlaceRow {
+            place,
+            turns,
+            prompt_tokens,
+            cached_tokens,
+            hit_rate: cached_tokens.and_then(|cached| ratio(cached, covered_prompt_tokens)),
+            output_tokens,
+            ttft_ms: millis(&ttft),
+            ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
+        }
+    }
+}
+
+impl Totals {
+    fn merge(&mut self, other: Self) {
+        let Self {
+            planned,
+            complete,
+            failed,
+            cancelled,
+            skipped,
+            failed_by_kind,
+            prompt_tokens,
+            planned_prompt_tokens,
+            cached_tokens,
+            cached_reported_turns,
+            output_tokens,
+            planned_output_tokens,
+            output_estimated_turns,
+            reasoning_tokens,
+            resends,
+        } = other;
+        self.planned += planned;
+        self.complete += complete;
+        self.failed += failed;
+        self.cancelled += cancelled;
+        self.skipped += skipped;
+        for (kind, turns) in failed_by_kind {
+            *self.failed_by_kind.entry(kind).or_default() += turns;
+        }
+        self.prompt_tokens = sum(self.prompt_tokens, prompt_tokens);
+        self.planned_prompt_tokens = sum(self.planned_prompt_tokens, planned_prompt_tokens);
+        self.cached_tokens = sum(self.cached_tokens, cached_tokens);
+        self.cached_reported_turns += cached_reported_turns;
+        self.output_tokens = sum(self.output_tokens, output_tokens);
+        self.planned_output_tokens += planned_output_tokens;
+        self.output_estimated_turns += output_estimated_turns;
+        self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
+        self.resends += resends;
+    }
+}
+
+fn join_spans(a: Option<(Micros, Micros)>, b: Option<(Micros, Micros)>) -> Option<(Micros, Micros)> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Adds what was reported; a sum of nothing stays absent.
+fn add(sum: &mut Option<u64>, value: Option<u32>) {
+    if let Some(value) = value {
+        *sum.get_or_insert(0) += u64::from(value);
+    }
+}
+
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (one, other) => one.or(other),
+    }
+}

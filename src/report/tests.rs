@@ -1,0 +1,380 @@
+//! Closed forms over hand-made turns, conservation, and the law of merging.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::profile::{
+    Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
+    RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
+};
+use crate::record::{Failure, Gap, Outcome, Place, PlaceSource, TurnId, TurnRecord};
+use crate::units::Rank;
+
+const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+/// A small closed-loop run of two groups: the context of tests here and in other rooms.
+pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
+    let spec = RunSpec {
+        name: "small".into(),
+        workload: WorkloadSpec {
+            groups: NonZeroU32::new(2).unwrap(),
+            sessions_per_group: NonZeroU32::new(4).unwrap(),
+            turns: NonZeroU32::new(turns_per_session).unwrap(),
+            system_tokens: Length { min: 90, max: 90 },
+            question_tokens: Length { min: 10, max: 10 },
+            output_tokens: Length { min: 4, max: 4 },
+            popularity: Popularity::Uniform,
+            order: Order::Shuffled,
+            history: History::Real,
+            seed: 42,
+        },
+        key: KeySpec { by: KeyScope::Group, salt: 0, headers: vec!["x-smg-routing-key".into()], body_field: None },
+        request: RequestSpec {
+            api: Api::Generate,
+            chat_layout: ChatLayout::System,
+            prompt_as: PromptAs::Text,
+            tokenizer: None,
+            model: None,
+            temperature: 0.0,
+            ignore_eos: true,
+            extra_body: serde_json::Map::new(),
+            headers: BTreeMap::from([("Authorization".into(), "Bearer secret".into())]),
+        },
+        load: LoadSpec {
+            pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },
+            max_turns_in_flight: None,
+            think: Duration::ZERO,
+            warmup_sessions: 0,
+        },
+        timeout: TimeoutSpec {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(600),
+            idle: Duration::from_secs(60),
+        },
+        server: ServerSpec {
+            metrics_urls: vec![],
+            flush: true,
+            flush_timeout: Duration::from_secs(60),
+            ranks: ONE,
+            kv_tokens_per_rank: 1_000,
+        },
+        sim: SimSpec { preset: "generic-8xh100".into(), guard: "none".into(), time_scale: 1.0 },
+    };
+    Context {
+        manifest: Manifest {
+            version: "0.1.0".into(),
+            argv: vec!["gspbench".into(), "run".into(), "--header".into(), "Authorization: Bearer secret".into()],
+            spec,
+            target: None,
+            host: Host::default(),
+            started_utc: "2026-01-02T03:04:05Z".into(),
+            debug_build: false,
+            arm: None,
+            round: None,
+        },
+        workload: WorkloadFacts {
+            digest: "00ff".into(),
+            groups: 2,
+            sessions: turns / u64::from(turns_per_session),
+            turns,
+            prompt_tokens: 100 * turns,
+            output_tokens: 4 * turns,
+            distinct_prompts: turns,
+            oracle: Oracle::default(),
+        },
+        server: ServerFacts { ranks: Some(2), ..ServerFacts::default() },
+    }
+}
+
+/// Sent at `at` ms, first token 100 ms later, then three tokens 10 ms apart.
+pub(crate) fn served(session: u32, at: u64, rank: u16, cached: u32) -> TurnRecord {
+    let id = TurnId { group: session % 2, session, turn: 0 };
+    let us = |ms: u64| Some(Micros(ms * 1_000));
+    TurnRecord {
+        sent_us: us(at),
+        first_us: us(at + 100),
+        answer_us: us(at + 100),
+        last_us: us(at + 130),
+        done_us: us(at + 131),
+        outcome: Outcome::Complete,
+        status: Some(200),
+        prompt_tokens: Some(100),
+        planned_prompt_tokens: Some(100),
+        cached_tokens: Some(cached),
+        output_tokens: Some(4),
+        frames: 4,
+        first_frame_tokens: Some(1),
+        place: Some(Place::Rank(Rank(rank))),
+        place_source: Some(PlaceSource::MetaInfo),
+        gaps: vec![Gap { us: 10_000, tokens: Some(1) }; 3],
+        ..TurnRecord::planned(id.to_string(), id, Some(format!("g{}", id.group)), Micros(at * 1_000), 4)
+    }
+}
+
+/// Half of the prompt cached, first token after `ttft` ms.
+pub(crate) fn answered_after(session: u32, ttft: u64) -> TurnRecord {
+    let first = Some(Micros(ttft * 1_000));
+    TurnRecord { first_us: first, answer_us: first, ..served(session, 0, 0, 50) }
+}
+
+/// A reply that was reset under way.
+pub(crate) fn failed(session: u32) -> TurnRecord {
+    ended(session, 0, Outcome::Failed(Failure::Reset))
+}
+
+fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
+    TurnRecord { outcome, ..served(session, at, 0, 0) }
+}
+
+fn report(turns: &[TurnRecord]) -> RunReport {
+    let mut accumulator = Accumulator::new(context(1, turns.len() as u64));
+    turns.iter().for_each(|turn| accumulator.add(turn));
+    accumulator.finish(Closing::plain(State::Complete))
+}
+
+#[test]
+fn closed_forms_of_two_turns() {
+    let report = report(&[served(0, 0, 0, 0), served(1, 869, 1, 90)]);
+    let metrics = &report.metrics;
+    assert_eq!(metrics.duration_s, Some(1.0));
+    assert_eq!((metrics.request_throughput, metrics.input_throughput), (Some(2.0), Some(200.0)));
+    assert_eq!((metrics.output_throughput, metrics.total_throughput), (Some(8.0), Some(208.0)));
+    assert_eq!(metrics.cache_hit_rate, HitRate { value: Some(0.45), coverage: Some(1.0) });
+    let means = [metrics.ttft_ms, metrics.itl_ms, metrics.icl_ms, metrics.tpot_ms, metrics.e2e_ms];
+    assert_eq!(means.map(|summary| summary.unwrap().mean), [100.0, 10.0, 10.0, 10.0, 130.0]);
+    assert_eq!(metrics.itl_ms.unwrap().count, 6);
+    assert_eq!(report.client.in_flight.mean, Some(0.262));
+    // C / (TTFT + 3 · TPOT) = 2 / 0.13 s; two turns in one second are 13 % of that.
+    assert_eq!(report.client.littles_law_ratio, Some(0.13));
+    assert_eq!(report.windows.whole.latency["ttft_ms"], metrics.ttft_ms.unwrap());
+    assert_eq!(report.validity.verdict, Verdict::Valid);
+}
+
+#[test]
+fn failed_turns_enter_no_latency_and_add_no_tokens() {
+    let slow = TurnRecord { first_us: Some(Micros(9_000_000)), ..ended(1, 0, Outcome::Failed(Failure::Truncated)) };
+    let report = report(&[served(0, 0, 0, 0), slow]);
+    assert_eq!(report.metrics.ttft_ms.unwrap().max, 100.0);
+    assert_eq!((report.totals.output_tokens, report.totals.prompt_tokens), (Some(4), Some(100)));
+    assert_eq!(report.totals.failed_by_kind["truncated"], 1);
+    assert_eq!(report.affinity.attribution.turns, 1);
+    assert_eq!(report.validity.voids[0].kind, FindingKind::Errors);
+}
+
+#[test]
+fn turns_cut_by_the_end_add_what_arrived_to_rates_and_nothing_else() {
+    let cut = TurnRecord { output_tokens: None, frames: 3, ..ended(1, 869, Outcome::Cancelled) };
+    let report = report(&[served(0, 0, 0, 0), cut]);
+    assert_eq!(report.metrics.output_throughput, Some(7.0));
+    assert_eq!(report.totals.output_tokens, Some(4));
+    assert_eq!(report.metrics.ttft_ms.unwrap().count, 1);
+}
+
+#[test]
+fn coverage_tells_unreported_cached_tokens_from_zero() {
+    let silent = TurnRecord { cached_tokens: None, ..served(1, 0, 0, 0) };
+    let half = report(&[served(0, 0, 0, 50), silent.clone()]);
+    assert_eq!(half.metrics.cache_hit_rate, HitRate { value: Some(0.5), coverage: Some(0.5) });
+    let none = report(&[silent]);
+    assert_eq!(none.metrics.cache_hit_rate, HitRate { value: None, coverage: Some(0.0) });
+    assert_eq!(none.totals.cached_tokens, None);
+}
+
+#[test]
+fn a_run_without_a_turn_has_no_number() {
+    let report = report(&[]);
+    assert_eq!(report.metrics, Metrics::default());
+    assert!(report.histograms.is_empty() && report.ranks.is_empty());
+    assert!(metrics().iter().all(|metric| metric.value(&report).is_none()));
+}
+
+#[test]
+fn idle_ranks_have_a_row_and_count_in_the_balance() {
+    let report = report(&[served(0, 0, 0, 0), served(1, 0, 0, 0)]);
+    assert_eq!(report.ranks.iter().map(|row| row.turns).collect::<Vec<_>>(), [2, 0]);
+    assert_eq!(report.affinity.load_max_over_mean, Some(2.0));
+}
+
+#[test]
+fn turns_that_an_interrupt_left_unheard_of_are_cancelled() {
+    let mut accumulator = Accumulator::new(context(1, 10));
+    accumulator.add(&served(0, 0, 0, 0));
+    let running = accumulator.finish(Closing::plain(State::Running)).totals;
+    assert_eq!((running.planned, running.complete, running.cancelled), (10, 1, 0));
+    let ended = accumulator.finish(Closing::plain(State::Interrupted)).totals;
+    assert_eq!((ended.cancelled, ended.balanced()), (9, true));
+}
+
+#[test]
+fn a_report_reads_back_and_hides_secrets() {
+    let report = report(&[served(0, 0, 0, 0), served(1, 333, 1, 77)]);
+    let json = serde_json::to_string(&report).unwrap();
+    assert!(!json.contains("secret") && !json.contains("NaN"));
+    assert_eq!(serde_json::from_str::<RunReport>(&json).unwrap(), report);
+}
+
+#[test]
+fn the_keys_of_run_json_are_those_of_the_design() {
+    let json = serde_json::to_value(report(&[served(0, 0, 0, 0)])).unwrap();
+    let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    insta::assert_snapshot!(keys(&json), @"affinity client histograms manifest metrics ranks schema server state totals validity windows workload");
+    insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms icl_ms input_throughput itl_ms output_throughput request_throughput total_throughput tpot_ms ttft_from_due_ms ttft_ms");
+    insta::assert_snapshot!(keys(&json["affinity"]), @"attribution key_by keys keys_per_rank load_cv load_max_over_mean off_majority_turns sessions spilled split_examples split_sessions stickiness zero_hit_share");
+    insta::assert_snapshot!(keys(&json["client"]), @"cap_wait_ms connections cpu_cores in_flight littles_law_ratio redials runtime_lag_ms send_lag_ms");
+    insta::assert_snapshot!(keys(&json["totals"]), @"cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped");
+}
+
+#[test]
+fn live_figures_are_those_of_the_report() {
+    let mut accumulator = Accumulator::new(context(1, 2));
+    accumulator.add(&served(0, 0, 0, 90));
+    accumulator.add(&ended(1, 0, Outcome::Failed(Failure::Connect)));
+    let live = accumulator.live();
+    assert_eq!((live.complete, live.failed, live.output_tokens), (1, 1, 4));
+    assert_eq!((live.ttft_p50_ms, live.ttft_p99_ms, live.hit_rate), (Some(100.0), Some(100.0), Some(0.9)));
+}
+
+mod audit {
+    use super::*;
+    use crate::profile::Target;
+
+    fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
+        let counter = |&(name, source, delta): &(&str, &str, f64)| CounterDelta {
+            source: "http://h/metrics".into(),
+            name: name.into(),
+            labels: BTreeMap::from([("cache_source".into(), source.into())]),
+            before: Some(5.0),
+            after: Some(5.0 + delta),
+            delta: Some(delta),
+        };
+        deltas.iter().map(counter).collect()
+    }
+
+    fn with_counters(deltas: &[(&str, &str, f64)]) -> Validity {
+        let mut accumulator = Accumulator::new(context(1, 10));
+        (0..10).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
+        let closing = Closing { counters: counters(deltas), ..Closing::plain(State::Complete) };
+        accumulator.finish(closing).validity
+    }
+
+    fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
+        findings.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn cached_tokens_of_client_and_server_must_agree() {
+        let name = "sglang:cached_tokens_total";
+        let sources = with_counters(&[(name, "device", 900.0), (name, "host", 100.0), (name, "total", 1000.0)]);
+        assert_eq!(sources, Validity::default());
+        assert_eq!(kinds(&with_counters(&[(name, "total", 1_000.0)]).warnings), []);
+        assert_eq!(kinds(&with_counters(&[(name, "device", 1_020.0)]).warnings), [FindingKind::Hit]);
+        assert_eq!(kinds(&with_counters(&[(name, "device", 1_100.0)]).voids), [FindingKind::Hit]);
+        assert_eq!(kinds(&with_counters(&[("other", "device", 0.0)]).voids), []);
+    }
+
+    #[test]
+    fn a_counter_that_fell_voids_the_run() {
+        assert_eq!(kinds(&with_counters(&[("sglang:num_requests_total", "", -1.0)]).voids), [FindingKind::Restart]);
+    }
+
+    #[test]
+    fn one_failure_in_a_hundred_warns_and_two_void() {
+        let turns = |failed: u32| -> Vec<_> {
+            let fate = |n| if n < failed { Outcome::Failed(Failure::Http(503)) } else { Outcome::Complete };
+            (0..100).map(|n| ended(n, 0, fate(n))).collect()
+        };
+        assert_eq!(report(&turns(0)).validity, Validity::default());
+        assert_eq!(kinds(&report(&turns(1)).validity.warnings), [FindingKind::Errors]);
+        let void = report(&turns(2)).validity;
+        assert_eq!((void.verdict, kinds(&void.voids)), (Verdict::Void, vec![FindingKind::Errors]));
+        assert_eq!(void.voids[0].seen, "2 of 100 turns failed (2 %): http_503 2");
+    }
+
+    #[test]
+    fn replies_of_another_length_void_only_when_the_length_was_forced() {
+        let short = TurnRecord { output_tokens: Some(3), ..served(0, 0, 0, 0) };
+        assert_eq!(kinds(&report(std::slice::from_ref(&short)).validity.voids), [FindingKind::OutputLength]);
+        let mut free = context(1, 1);
+        free.manifest.spec.request.ignore_eos = false;
+        let mut accumulator = Accumulator::new(free);
+        accumulator.add(&short);
+        assert_eq!(accumulator.finish(Closing::plain(State::Complete)).validity, Validity::default());
+    }
+
+    #[test]
+    fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
+        let late = TurnRecord { due_us: Micros(0), ..served(0, 6, 0, 0) };
+        assert_eq!(kinds(&report(std::slice::from_ref(&late)).validity.voids), [FindingKind::Client]);
+        let mut shared = context(1, 1);
+        shared.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
+        let mut accumulator = Accumulator::new(shared);
+        accumulator.add(&late);
+        let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
+        assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
+    }
+}
+
+fn any_turn() -> impl Strategy<Value = (TurnRecord, usize)> {
+    let outcome = prop_oneof![
+        6 => Just(Outcome::Complete),
+        1 => Just(Outcome::Cancelled),
+        1 => Just(Outcome::Skipped),
+        1 => Just(Outcome::Failed(Failure::Connect)),
+        1 => Just(Outcome::Failed(Failure::Http(500))),
+    ];
+    let gaps = prop::collection::vec((0..50_000_u32, prop::option::of(0..4_u32)), 0..6);
+    (
+        outcome,
+        0..4_u32,
+        0..5_u32,
+        0..10_000_u64,
+        prop::option::of(0..3_u16),
+        prop::option::of(0..100_u32),
+        gaps,
+        0..4_usize,
+    )
+        .prop_map(|(outcome, session, turn, at, rank, cached_tokens, gaps, part)| {
+            let turn = TurnRecord {
+                turn,
+                outcome,
+                cached_tokens,
+                place: rank.map(|rank| Place::Rank(Rank(rank))),
+                reused_connection: Some(at % 2 == 0),
+                gaps: gaps.into_iter().map(|(us, tokens)| Gap { us, tokens }).collect(),
+                ..served(session, at, 0, 0)
+            };
+            (turn, part)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn one_accumulator_and_any_merge_of_parts_give_the_same_report(
+        turns in prop::collection::btree_map((0..4_u32, 0..5_u32), any_turn(), 0..14),
+        planned in 0..30_u64,
+    ) {
+        // A turn of the plan happens once.
+        let turns: Vec<_> = turns.into_iter().map(|((session, turn), (record, part))| {
+            (TurnRecord { session, turn, group: session % 2, ..record }, part)
+        }).collect();
+        let mut whole = Accumulator::new(context(5, planned));
+        turns.iter().for_each(|(turn, _)| whole.add(turn));
+        let mut merged = Accumulator::new(context(5, planned));
+        for part in (0..4).rev() {
+            let mut shard = Accumulator::new(context(5, planned));
+            turns.iter().filter(|(_, p)| *p == part).for_each(|(turn, _)| shard.add(turn));
+            merged.merge(shard);
+        }
+        let report = whole.finish(Closing::plain(State::Complete));
+        prop_assert!(report.totals.balanced());
+        prop_assert_eq!(report.totals.planned, planned.max(turns.len() as u64));
+        prop_assert_eq!(report.ranks.iter().map(|row| row.turns).sum::<u64>(), report.affinity.attribution.known);
+        prop_assert_eq!(report, merged.finish(Closing::plain(State::Complete)));
+    }
+}

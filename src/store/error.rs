@@ -1,0 +1,42 @@
+//! What can be wrong with a directory, said with its path and the way out.
+
+use std::path::{Path, PathBuf};
+
+/// A directory or file that could not be made, written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("`{}` exists already, and results are never overwritten: give another `--out`, or remove it", .0.display())]
+    Exists(PathBuf),
+    #[error("cannot create `{}` ({source}): give a folder that can be written as `--out`", path.display())]
+    Create { path: PathBuf, source: std::io::Error },
+    #[error("cannot write `{}` ({source}): free some space, or give another `--out`", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("`{}` does not exist: give the folder that a run printed at its end", .0.display())]
+    Missing(PathBuf),
+    #[error("`{}` holds no run.json: give the folder of a run", .0.display())]
+    NoRun(PathBuf),
+    #[error("`{}` is an experiment, not a run: use `gspbench compare`, or give one of its round-NN/ARM folders", .0.display())]
+    IsExperiment(PathBuf),
+    #[error("`{}` holds no ab.json: give the folder of an experiment", .0.display())]
+    NoExperiment(PathBuf),
+    #[error("`{}` was written by a newer gspbench (schema {schema}, this one reads {known}): use that version", path.display())]
+    Newer { path: PathBuf, schema: u32, known: u32 },
+    #[error("`{}` is not what gspbench writes there: {source}", path.display())]
+    Foreign { path: PathBuf, source: serde_json::Error },
+    #[error("`{}`, line {line}, is no record of a turn: {source}", path.display())]
+    BadLine { path: PathBuf, line: u64, source: serde_json::Error },
+}
+
+impl StoreError {
+    pub(super) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Write { path, source }
+    }
+
+    pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Read { path, source }
+    }
+}

@@ -1,0 +1,161 @@
+//! An experiment's directory: `ab.json`, `round-01/ARM/…`, and what came of them.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::dir::{create, create_exclusively, file_name, replace, write_json};
+use super::{COMPARISON, EXPERIMENT, MARKDOWN, RunDir, StoreError};
+use crate::compare::Comparison;
+
+/// The version of `ab.json`.
+pub(super) const SCHEMA: u32 = 1;
+
+/// `ab.json`: what was to be run, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    pub schema: u32,
+    /// The resolved specification, whole.
+    pub spec: serde_json::Value,
+    /// In the order in which they run.
+    pub blocks: Vec<Block>,
+}
+
+/// One run of one arm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// From 1.
+    pub round: u32,
+    pub arm: String,
+    pub seed: u64,
+    pub salt: u64,
+    pub state: BlockState,
+    /// Relative to the experiment's directory; empty until the block starts.
+    pub dir: String,
+}
+
+/// How far a block has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockState {
+    Planned,
+    Running,
+    Complete,
+    /// Ran to its end, but its numbers may not be used.
+    Void,
+    Interrupted,
+}
+
+/// A directory that this process created for an experiment.
+#[derive(Debug, Clone)]
+pub struct ExperimentDir {
+    path: PathBuf,
+}
+
+impl Experiment {
+    /// An experiment of which no block has run.
+    #[must_use]
+    pub fn new(spec: serde_json::Value, blocks: Vec<Block>) -> Self {
+        Self { schema: SCHEMA, spec, blocks }
+    }
+}
+
+impl ExperimentDir {
+    /// Creates `path`, or a directory of the default name, as [`RunDir::create`] does.
+    ///
+    /// # Errors
+    /// When the directory exists already or cannot be created.
+    pub fn create(path: Option<&Path>, label: &str) -> Result<Self, StoreError> {
+        Ok(Self { path: create(path, label)? })
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates `round-01/ARM` for a block, or `round-01/ARM.2` when the arm has to run again in its round.
+    ///
+    /// # Errors
+    /// When the directory cannot be created.
+    pub fn block_dir(&self, round: u32, arm: &str) -> Result<RunDir, StoreError> {
+        let parent = self.path.join(format!("round-{round:02}"));
+        let arm = file_name(arm);
+        let mut name = arm.clone();
+        for attempt in 2_u32.. {
+            match create_exclusively(parent.join(&name)) {
+                Err(StoreError::Exists(_)) => name = format!("{arm}.{attempt}"),
+                done => return done.map(RunDir::at),
+            }
+        }
+        Err(StoreError::Exists(parent.join(name)))
+    }
+
+    /// A block's directory as `ab.json` names it.
+    #[must_use]
+    pub fn relative(&self, block: &RunDir) -> String {
+        block.path().strip_prefix(&self.path).unwrap_or(block.path()).display().to_string()
+    }
+
+    /// Writes `ab.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_experiment(&self, experiment: &Experiment) -> Result<(), StoreError> {
+        write_json(&self.path.join(EXPERIMENT), experiment)
+    }
+
+    /// Writes `comparison.json`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_comparison(&self, comparison: &Comparison) -> Result<(), StoreError> {
+        write_json(&self.path.join(COMPARISON), comparison)
+    }
+
+    /// Writes `report.md`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_markdown(&self, text: &str) -> Result<(), StoreError> {
+        replace(&self.path.join(MARKDOWN), text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::context;
+    use crate::report::{Accumulator, Closing, State};
+    use crate::store::{read_blocks, read_experiment};
+
+    fn block(arm: &str, state: BlockState, dir: String) -> Block {
+        Block { round: 1, arm: arm.into(), seed: 7, salt: 7, state, dir }
+    }
+
+    #[test]
+    fn blocks_that_ended_read_back_and_others_are_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        let experiment = ExperimentDir::create(Some(&home.path().join("ab")), "x").unwrap();
+        let run = experiment.block_dir(1, "a/b").unwrap();
+        assert_eq!(experiment.relative(&run), "round-01/a-b");
+        run.write_report(&Accumulator::new(context(1, 2)).finish(Closing::plain(State::Complete))).unwrap();
+        let blocks = vec![
+            block("a/b", BlockState::Complete, experiment.relative(&run)),
+            block("c", BlockState::Planned, String::new()),
+        ];
+        let plan = Experiment::new(serde_json::json!({"rounds": 1}), blocks);
+        experiment.write_experiment(&plan).unwrap();
+        assert_eq!(read_experiment(experiment.path()).unwrap(), plan);
+        let read = read_blocks(experiment.path()).unwrap();
+        assert_eq!(read.iter().map(|block| block.arm.as_str()).collect::<Vec<_>>(), ["a/b"]);
+    }
+
+    #[test]
+    fn a_repeated_block_has_a_directory_of_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let experiment = ExperimentDir::create(Some(&home.path().join("ab")), "x").unwrap();
+        let dirs = [(); 3].map(|()| experiment.relative(&experiment.block_dir(2, "arm").unwrap()));
+        assert_eq!(dirs, ["round-02/arm", "round-02/arm.2", "round-02/arm.3"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a server says of itself: identity, ranks, capacity, models, counters. Every question may go unanswered; only a
+//! server that cannot be reached at all is an error.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{TargetError, join};
+use crate::wire::Exposition;
+
+/// One question may take this long; all of them lie outside the measured time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is known of a server.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct ServerFacts {
+    pub kind: Option<String>,
+    pub version: Option<String>,
+    pub ranks: Option<u32>,
+    pub load_balance_method: Option<String>,
+    pub kv_tokens_per_rank: Option<u64>,
+    /// `/server_info` as it came.
+    pub info: Option<Value>,
+}
+
+/// A counter of one scrape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counter {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub value: f64,
+}
+
+/// One scrape of `/metrics`.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Scrape {
+    pub raw: String,
+    /// Samples whose name says that they only grow.
+    pub counters: Vec<Counter>,
+}
+
+/// Asks for `/server_info`; a server that has none leaves all facts open.
+pub async fn ask(http: &reqwest::Client, base: &str) -> ServerFacts {
+    match get_json(http, &join(base, "/server_info")).await {
+        Ok(Some(info)) => facts(info),
+        _ => ServerFacts::default(),
+    }
+}
+
+/// SGLang 0.5.23: `--dp-size N --enable-dp-attention` resolves to `attn_dp_size` N and `dp_size` 1, so the number of ranks
+/// is the product of both.
+fn facts(info: Value) -> ServerFacts {
+    let number = |key: &str| info.get(key).and_then(Value::as_u64);
+    let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
+    let ranks = number("dp_size").map(|dp| dp * number("attn_dp_size").unwrap_or(1).max(1));
+    let is_simulated = info.get("gspbench_sim").is_some();
+    let is_sglang = number("dp_size").is_some() || info.get("internal_states").is_some();
+    ServerFacts {
+        kind: match (is_simulated, is_sglang) {
+            (true, _) => Some("gspbench sim".to_owned()),
+            (false, true) => Some("sglang".to_owned()),
+            (false, false) => None,
+        },
+        version: text("version"),
+        ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()),
+        load_balance_method: text("load_balance_method"),
+        kv_tokens_per_rank: number("max_total_num_tokens"),
+        info: Some(info),
+    }
+}
+
+/// The model names that `/v1/models` lists; none when the server has no such list.
+///
+/// # Errors
+/// When nothing answers at this address, or it asks for credentials.
+pub async fn models(http: &reqwest::Client, base: &str, api_key: Option<&str>) -> Result<Vec<String>, TargetError> {
+    let url = join(base, "/v1/models");
+    let mut request = http.get(&url).timeout(PATIENCE);
+    if let Some(key) = api_key {
+        request = request.bearer_auth(key);
+    }
+    let reply = request.send().await.map_err(|why| unreachable(&url, &why))?;
+    if matches!(reply.status().as_u16(), 401 | 403) {
+        let why = format!("{}: put the server's key into OPENAI_API_KEY", reply.status());
+        return Err(TargetError::Refused { url, why });
+    }
+    let Ok(Value::Object(list)) = serde_json::from_slice(&reply.bytes().await.unwrap_or_default()) else {
+        return Ok(Vec::new());
+    };
+    let ids = list.get("data").and_then(Value::as_array).into_iter().flatten();
+    Ok(ids.filter_map(|model| model.get("id")?.as_str().map(str::to_owned)).collect())
+}
+
+/// Reads `/metrics` of `base`; `None` when there is none.
+pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
+    let url = if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") };
+    let reply = http.get(&url).timeout(PATIENCE).send().await.ok()?;
+    if !reply.status().is_success() {
+        return None;
+    }
+    let raw = reply.text().await.ok()?;
+    let samples = Exposition::parse(&raw).samples.into_iter();
+    let grows = |name: &str| name.ends_with("_total") || name.ends_with("_count") || name.ends_with("_sum");
+    let counters = samples
+        .filter(|sample| grows(&sample.name) && sample.value.is_finite())
+        .map(|sample| Counter { name: sample.name, labels: sample.labels, value: sample.value })
+        .collect();
+    Some(Scrape { raw, counters })
+}
+
+async fn get_json(http: &reqwest::Client, url: &str) -> Result<Option<Value>, reqwest::Error> {
+    let reply = http.get(url).timeout(PATIENCE).send().await?;
+    if !reply.status().is_success() {
+        return Ok(None);
+    }
+    Ok(serde_json::from_slice(&reply.bytes().await?).ok())
+}
+
+fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
+    let cause = std::iter::successors(std::error::Error::source(why), |cause| cause.source()).last();
+    let why = if why.is_timeout() {
+        format!("no answer within {}", humantime::format_duration(PATIENCE))
+    } else {
+        cause.map_or_else(|| why.to_string(), ToString::to_string)
+    };
+    TargetError::Unreachable { url: url.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_the_product_of_both_sizes() {
+        let attention = facts(serde_json::json!({"dp_size": 1, "attn_dp_size": 8, "version": "0.5.23"}));
+        assert_eq!((attention.ranks, attention.kind.as_deref()), (Some(8), Some("sglang")));
+        let plain = facts(serde_json::json!({"dp_size": 2, "attn_dp_size": 1, "max_total_num_tokens": 200_000}));
+        assert_eq!((plain.ranks, plain.kv_tokens_per_rank), (Some(2), Some(200_000)));
+        assert_eq!(facts(serde_json::json!({"something": "else"})).ranks, None);
+    }
+}

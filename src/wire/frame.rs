@@ -1,0 +1,323 @@
+//! One SSE event of each API, read into what a turn needs. Shapes: `facts` of SGLang 0.5.23 and vLLM 0.32, llama.cpp,
+//! Dynamo; every field may be absent or null, unknown fields are ignored.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What one event says.
+#[derive(Debug, Default, PartialEq)]
+pub struct Frame<'a> {
+    /// Answer text that this event adds; for [`Generate`](parse_generate) the whole text so far.
+    pub text: Option<Cow<'a, str>>,
+    /// Reasoning text that this event adds.
+    pub reasoning: Option<Cow<'a, str>>,
+    /// Output that is neither: a refusal or a piece of a tool call.
+    pub other_output: bool,
+    /// The event speaks of a choice, so its usage is that of a stream under way, not a closing sum.
+    pub has_choice: bool,
+    pub finish: Option<Cow<'a, str>>,
+    pub prompt_tokens: Option<u32>,
+    /// Output tokens so far.
+    pub completion_tokens: Option<u32>,
+    pub cached_tokens: Option<u32>,
+    pub reasoning_tokens: Option<u32>,
+    /// The data-parallel rank that served the request.
+    pub dp_rank: Option<u16>,
+    /// The id that the server gave the request.
+    pub id: Option<Cow<'a, str>>,
+    pub model: Option<Cow<'a, str>>,
+    /// What the server says went wrong.
+    pub error: Option<String>,
+}
+
+/// Why an event could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("an event is no JSON of this API: {0}")]
+pub struct FrameError(#[from] serde_json::Error);
+
+/// Reads an event of `/v1/chat/completions` or `/v1/completions`.
+///
+/// # Errors
+/// When the data is no JSON, or a known field has a type that no server gives it.
+pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
+    // `data: null` is legal: llama.cpp opens some streams with it.
+    let Some(chunk) = serde_json::from_slice::<Option<Chunk<'_>>>(data)? else { return Ok(Frame::default()) };
+    let mut frame = Frame {
+        id: chunk.id.map(Into::into),
+        model: chunk.model.map(Into::into),
+        error: error_text(chunk.error),
+        ..Frame::default()
+    };
+    if frame.error.is_none() && chunk.object.is_some_and(|object| object.0 == "error") {
+        frame.error = Some(chunk.message.map_or_else(|| "object: error".to_owned(), |text| text.0.into_owned()));
+    }
+    for choice in chunk.choices.unwrap_or_default().into_iter().flatten() {
+        frame.has_choice = true;
+        frame.finish = choice.finish_reason.map(Into::into).or(frame.finish);
+        add(&mut frame.text, choice.text);
+        let Some(delta) = choice.delta else { continue };
+        add(&mut frame.text, delta.content);
+        add(&mut frame.reasoning, delta.reasoning_content);
+        add(&mut frame.reasoning, delta.reasoning);
+        frame.other_output |= delta.refusal.is_some_and(|text| !text.0.is_empty())
+            || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
+    }
+    if let Some(usage) = chunk.usage {
+        frame.prompt_tokens = usage.prompt_tokens;
+        frame.completion_tokens = usage.completion_tokens;
+        frame.cached_tokens = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
+        frame.reasoning_tokens =
+            usage.completion_tokens_details.and_then(|details| details.reasoning_tokens).or(usage.reasoning_tokens);
+    }
+    if let Some(details) = chunk.sglext.and_then(|ext| ext.cached_tokens_details) {
+        frame.cached_tokens =
+            Some(details.device.unwrap_or(0) + details.host.unwrap_or(0) + details.storage.unwrap_or(0));
+    }
+    Ok(frame)
+}
+
+/// Reads an event of SGLang's `/generate`, whose text is cumulative unless the server was told otherwise.
+///
+/// # Errors
+/// As [`parse_openai`].
+pub fn parse_generate(data: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let Some(chunk) = serde_json::from_slice::<Option<Generated<'_>>>(data)? else { return Ok(Frame::default()) };
+    let mut frame = Frame { text: chunk.text.map(Into::into), error: error_text(chunk.error), ..Frame::default() };
+    let Some(meta) = chunk.meta_info else { return Ok(frame) };
+    frame.has_choice = true;
+    frame.id = meta.id.map(Into::into);
+    frame.prompt_tokens = meta.prompt_tokens;
+    frame.completion_tokens = meta.completion_tokens;
+    frame.cached_tokens = meta.cached_tokens;
+    frame.reasoning_tokens = meta.reasoning_tokens;
+    frame.dp_rank = meta.dp_rank;
+    if let Some(finish) = meta.finish_reason {
+        if frame.error.is_none() && finish.kind.0 == "abort" {
+            frame.error = finish.message.map(|text| text.0.into_owned());
+        }
+        frame.finish = Some(finish.kind.into());
+    }
+    Ok(frame)
+}
+
+/// The text of an `error` field, which servers send as an object or as a bare string.
+fn error_text(error: Option<Value>) -> Option<String> {
+    match error? {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        Value::Object(fields) => match fields.get("message") {
+            Some(Value::String(text)) => Some(text.clone()),
+            _ => Some(Value::Object(fields).to_string()),
+        },
+        other => Some(other.to_string()),
+    }
+}
+
+/// Appends non-empty text.
+fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Text<'a>>) {
+    let Some(Text(text)) = text.filter(|text| !text.0.is_empty()) else { return };
+    match to {
+        None => *to = Some(text),
+        Some(before) => before.to_mut().push_str(&text),
+    }
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    object: Option<Text<'a>>,
+    #[serde(borrow)]
+    model: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    #[serde(borrow)]
+    choices: Option<Vec<Option<Choice<'a>>>>,
+    usage: Option<Usage>,
+    sglext: Option<SglExt>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    #[serde(borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow)]
+    content: Option<Text<'a>>,
+    #[serde(borrow)]
+    reasoning_content: Option<Text<'a>>,
+    #[serde(borrow)]
+    reasoning: Option<Text<'a>>,
+    #[serde(borrow)]
+    refusal: Option<Text<'a>>,
+    tool_calls: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+    reasoning_tokens: Option<u32>,
+    prompt_tokens_details: Option<PromptDetails>,
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct CompletionDetails {
+    reasoning_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct SglExt {
+    cached_tokens_details: Option<CachedDetails>,
+}
+
+#[derive(Deserialize)]
+struct CachedDetails {
+    device: Option<u32>,
+    host: Option<u32>,
+    storage: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Generated<'a> {
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    #[serde(borrow)]
+    meta_info: Option<MetaInfo<'a>>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct MetaInfo<'a> {
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<FinishReason<'a>>,
+    prompt_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    reasoning_tokens: Option<u32>,
+    dp_rank: Option<u16>,
+}
+
+#[derive(Deserialize)]
+struct FinishReason<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+}
+
+/// Text that is borrowed from the event wherever it holds no escape; a plain `Option<Cow<str>>` would always copy.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+impl<'a> From<Text<'a>> for Cow<'a, str> {
+    fn from(text: Text<'a>) -> Self {
+        text.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_and_missing_fields_are_nothing() {
+        for data in [r"null", r"{}", r#"{"object":null}"#, r#"{"choices":null,"usage":null}"#, r#"{"choices":[]}"#] {
+            assert_eq!(parse_openai(data.as_bytes()).unwrap(), Frame::default(), "{data}");
+        }
+        let role = br#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+        assert_eq!(parse_openai(role).unwrap(), Frame { has_choice: true, ..Frame::default() });
+    }
+
+    #[test]
+    fn every_kind_of_output_is_seen() {
+        let with = |delta: &str| format!(r#"{{"choices":[{{"index":0,"delta":{{{delta}}}}}]}}"#);
+        let content = with(r#""content":"a\n""#);
+        assert_eq!(parse_openai(content.as_bytes()).unwrap().text.as_deref(), Some("a\n"));
+        for name in ["reasoning", "reasoning_content"] {
+            let event = with(&format!(r#""{name}":"hm","content":null"#));
+            assert_eq!(parse_openai(event.as_bytes()).unwrap().reasoning.as_deref(), Some("hm"));
+        }
+        for other in [r#""refusal":"no""#, r#""tool_calls":[{"index":0}]"#] {
+            assert!(parse_openai(with(other).as_bytes()).unwrap().other_output);
+        }
+        let completion = br#"{"choices":[{"index":0,"text":"b","finish_reason":"length"}],"usage":null}"#;
+        let frame = parse_openai(completion).unwrap();
+        assert_eq!((frame.text.as_deref(), frame.finish.as_deref()), (Some("b"), Some("length")));
+    }
+
+    #[test]
+    fn cached_tokens_absent_null_and_zero_differ() {
+        let usage =
+            |details: &str| format!(r#"{{"choices":[],"usage":{{"prompt_tokens":9,"completion_tokens":2{details}}}}}"#);
+        let cached = |details: &str| parse_openai(usage(details).as_bytes()).unwrap().cached_tokens;
+        assert_eq!(cached(""), None);
+        assert_eq!(cached(r#","prompt_tokens_details":null"#), None);
+        assert_eq!(cached(r#","prompt_tokens_details":{"cached_tokens":0}"#), Some(0));
+        assert_eq!(cached(r#","prompt_tokens_details":{"cached_tokens":8}"#), Some(8));
+    }
+
+    #[test]
+    fn an_error_is_an_object_or_a_string_and_keeps_its_words() {
+        let cases = [
+            (r#"{"error":{"message":"too long","code":400}}"#, "too long"),
+            (r#"{"error":"too long"}"#, "too long"),
+            (r#"{"object":"error","message":"too long","code":400}"#, "too long"),
+        ];
+        for (data, words) in cases {
+            assert_eq!(parse_openai(data.as_bytes()).unwrap().error.as_deref(), Some(words), "{data}");
+        }
+        assert_eq!(parse_openai(br#"{"error":null,"choices":[]}"#).unwrap().error, None);
+        let abort = br#"{"text":"","meta_info":{"finish_reason":{"type":"abort","message":"queue is full","status_code":503}}}"#;
+        let frame = parse_generate(abort).unwrap();
+        assert_eq!((frame.finish.as_deref(), frame.error.as_deref()), (Some("abort"), Some("queue is full")));
+    }
+
+    #[test]
+    fn the_native_route_tells_rank_and_counts() {
+        let data = br#"{"text":"Hi","output_ids":[13],"meta_info":{"id":"r1","finish_reason":null,"prompt_tokens":2176,"completion_tokens":1,"cached_tokens":2048,"dp_rank":3}}"#;
+        let frame = parse_generate(data).unwrap();
+        assert_eq!((frame.dp_rank, frame.cached_tokens, frame.completion_tokens), (Some(3), Some(2048), Some(1)));
+        assert!(parse_generate(b"{\"text\":\"Hi\", \"meta").is_err());
+    }
+}

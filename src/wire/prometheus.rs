@@ -1,0 +1,127 @@
+//! Prometheus and OpenMetrics text, as real servers write it: escapes, commas and braces inside quotes, colons in names,
+//! timestamps, exemplars, NaN, no final newline. A line that cannot be read is counted, never guessed at.
+
+use std::collections::BTreeMap;
+
+/// One sample. Histogram buckets, sums and counts are samples like any other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// May be NaN or infinite, as exporters write them.
+    pub value: f64,
+}
+
+/// A whole scrape.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Exposition {
+    pub samples: Vec<Sample>,
+    /// Lines that are neither blank, comment nor sample.
+    pub unreadable: usize,
+}
+
+impl Exposition {
+    /// Reads a scrape.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut exposition = Self::default();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            match sample(line) {
+                Some(sample) => exposition.samples.push(sample),
+                None => exposition.unreadable += 1,
+            }
+        }
+        exposition
+    }
+}
+
+fn sample(line: &str) -> Option<Sample> {
+    let name_end = line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))?;
+    let (name, rest) = line.split_at(name_end);
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let rest = rest.trim_start();
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(inner) => labels(inner)?,
+        None => (BTreeMap::new(), rest),
+    };
+    // A timestamp or an exemplar may follow the value.
+    let value = rest.split_ascii_whitespace().next()?;
+    Some(Sample { name: name.to_owned(), labels, value: number(value)? })
+}
+
+/// Reads `name="value",…}` and returns what follows the brace.
+fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text.trim_start();
+    loop {
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some((labels, after));
+        }
+        let (name, after) = rest.split_once('=')?;
+        let (value, after) = quoted(after.trim_start())?;
+        labels.insert(name.trim().to_owned(), value);
+        let after = after.trim_start();
+        rest = after
+            .strip_prefix(',')
+            .map_or_else(|| after.starts_with('}').then_some(after), |r| Some(r.trim_start()))?;
+    }
+}
+
+/// Reads a quoted string with its escapes and returns what follows.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let inner = text.strip_prefix('"')?;
+    let mut value = String::new();
+    let mut chars = inner.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((value, &inner[at + 1..])),
+            '\\' => match chars.next()?.1 {
+                'n' => value.push('\n'),
+                escaped => value.push(escaped),
+            },
+            _ => value.push(c),
+        }
+    }
+    None
+}
+
+fn number(text: &str) -> Option<f64> {
+    match text {
+        "+Inf" | "Inf" => Some(f64::INFINITY),
+        "-Inf" => Some(f64::NEG_INFINITY),
+        _ if text.eq_ignore_ascii_case("nan") => Some(f64::NAN),
+        _ => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &str) -> Sample {
+        let read = Exposition::parse(line);
+        assert_eq!((read.samples.len(), read.unreadable), (1, 0), "{line}");
+        read.samples[0].clone()
+    }
+
+    #[test]
+    fn names_labels_and_values_are_read_as_real_servers_write_them() {
+        let sample = one(r#"sglang:prefill_effective_tokens_total{dp_rank="3",mode="device_hit"} 4096.0"#);
+        assert_eq!((sample.name.as_str(), sample.value), ("sglang:prefill_effective_tokens_total", 4096.0));
+        assert_eq!(sample.labels["dp_rank"], "3");
+        let odd = one(r#"a{x="q\"u\\o\nte, b=\"c\" }",y="",} 1e3 1395066363000"#);
+        assert_eq!((odd.labels["x"].as_str(), odd.value), ("q\"u\\o\nte, b=\"c\" }", 1000.0));
+        assert_eq!(one("up 1").labels.len(), 0);
+        assert_eq!(one("b { le = \"+Inf\" } 4 # {trace=\"x\"} 0.5").labels["le"], "+Inf");
+    }
+
+    #[test]
+    fn not_a_number_is_a_value_and_rubbish_is_counted() {
+        assert!(one("fwd_occupancy NaN").value.is_nan());
+        assert!(one("x +Inf").value.is_infinite());
+        let read = Exposition::parse("# HELP a b\n# TYPE a counter\n\na 1\n<html>\na{b=\"c} 2\n7up 3\na\n# EOF");
+        assert_eq!((read.samples.len(), read.unreadable), (1, 4));
+    }
+}

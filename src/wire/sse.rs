@@ -1,0 +1,256 @@
+//! Server-sent events from bytes, however the network cut them.
+//!
+//! Lines end in LF, CRLF or CR; comments and unknown fields are skipped; several `data` lines join by LF; a byte order mark
+//! at the start is dropped (WHATWG HTML, "Interpreting an event stream"). An event that lies whole in one chunk is handed
+//! out without a copy, so the work is linear in bytes. One departure from the standard: an event that the end of the stream
+//! leaves without its blank line is delivered, since servers exist that omit it.
+
+/// What of a line that is no SSE field is kept, so that an error body sent as an event stream can be shown.
+const STRAY_LIMIT: usize = 4096;
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+
+/// Decodes one stream.
+#[derive(Debug, Default)]
+pub struct SseDecoder {
+    /// The line under way, when a chunk ended inside it.
+    line: Vec<u8>,
+    /// Data of the event under way, unless it is borrowed from the chunk at hand.
+    data: Option<Vec<u8>>,
+    /// A CR ended the last chunk: an LF at the head of the next belongs to it.
+    swallow_lf: bool,
+    /// Bytes of the byte order mark seen so far; beyond its length once it cannot come any more.
+    mark: usize,
+    stray: Vec<u8>,
+}
+
+impl SseDecoder {
+    /// Takes the next bytes and hands the data of each finished event to `emit`.
+    pub fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&[u8])) {
+        let mut rest = self.skip_mark(chunk);
+        // The only data line of the event under way, while it is a slice of this chunk.
+        let mut held: Option<&[u8]> = None;
+        if self.swallow_lf && !rest.is_empty() {
+            self.swallow_lf = false;
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
+            let (head, tail) = rest.split_at(end);
+            rest = &tail[1..];
+            if tail[0] == b'\r' {
+                match rest.first() {
+                    Some(b'\n') => rest = &rest[1..],
+                    Some(_) => {}
+                    None => self.swallow_lf = true,
+                }
+            }
+            if self.line.is_empty() {
+                self.end_line(head, &mut held, &mut emit);
+            } else {
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(head);
+                self.end_own_line(&line, &mut held, &mut emit);
+                line.clear();
+                self.line = line;
+            }
+        }
+        if let Some(data) = held {
+            self.keep(data);
+        }
+        self.line.extend_from_slice(rest);
+    }
+
+    /// Ends the stream: a last line or event that lacks its end is delivered.
+    pub fn finish(&mut self, mut emit: impl FnMut(&[u8])) {
+        let line = std::mem::take(&mut self.line);
+        let mut held = None;
+        if !line.is_empty() {
+            self.end_own_line(&line, &mut held, &mut emit);
+        }
+        self.dispatch(&mut held, &mut emit);
+    }
+
+    /// The head of whatever was no event stream: at most 4 KiB, lines joined by LF.
+    #[must_use]
+    pub fn stray(&self) -> &[u8] {
+        &self.stray
+    }
+
+    /// Whether part of a line or of an event waits for its end.
+    #[must_use]
+    pub fn is_inside_event(&self) -> bool {
+        !self.line.is_empty() || self.data.is_some()
+    }
+
+    fn skip_mark<'a>(&mut self, chunk: &'a [u8]) -> &'a [u8] {
+        let mut rest = chunk;
+        while self.mark < BYTE_ORDER_MARK.len() {
+            match rest.first() {
+                None => break,
+                Some(byte) if *byte == BYTE_ORDER_MARK[self.mark] => {
+                    rest = &rest[1..];
+                    self.mark += 1;
+                }
+                Some(_) => {
+                    // The bytes that looked like a mark were text.
+                    self.line.extend_from_slice(&BYTE_ORDER_MARK[..self.mark]);
+                    self.mark = BYTE_ORDER_MARK.len();
+                }
+            }
+        }
+        rest
+    }
+
+    /// A whole line that is a slice of the chunk at hand.
+    fn end_line<'a>(&mut self, line: &'a [u8], held: &mut Option<&'a [u8]>, emit: &mut impl FnMut(&[u8])) {
+        match Line::of(line) {
+            Line::Blank => self.dispatch(held, emit),
+            Line::Data(value) if self.data.is_none() && held.is_none() => *held = Some(value),
+            Line::Data(value) => self.join(value, held),
+            Line::Skipped => {}
+            Line::Stray => self.keep_stray(line),
+        }
+    }
+
+    /// A whole line that was put together from several chunks.
+    fn end_own_line(&mut self, line: &[u8], held: &mut Option<&[u8]>, emit: &mut impl FnMut(&[u8])) {
+        match Line::of(line) {
+            Line::Blank => self.dispatch(held, emit),
+            Line::Data(value) if self.data.is_none() && held.is_none() => self.keep(value),
+            Line::Data(value) => self.join(value, held),
+            Line::Skipped => {}
+            Line::Stray => self.keep_stray(line),
+        }
+    }
+
+    fn join(&mut self, value: &[u8], held: &mut Option<&[u8]>) {
+        if let Some(first) = held.take() {
+            self.keep(first);
+        }
+        let data = self.data.get_or_insert_default();
+        data.push(b'\n');
+        data.extend_from_slice(value);
+    }
+
+    fn keep(&mut self, value: &[u8]) {
+        self.data = Some(value.to_vec());
+    }
+
+    fn keep_stray(&mut self, line: &[u8]) {
+        let room = STRAY_LIMIT.saturating_sub(self.stray.len());
+        if !self.stray.is_empty() && room > 0 {
+            self.stray.push(b'\n');
+        }
+        self.stray.extend_from_slice(&line[..line.len().min(room.saturating_sub(1))]);
+    }
+
+    fn dispatch(&mut self, held: &mut Option<&[u8]>, emit: &mut impl FnMut(&[u8])) {
+        if let Some(data) = held.take() {
+            emit(data);
+        } else if let Some(data) = self.data.take() {
+            emit(&data);
+        }
+    }
+}
+
+enum Line<'a> {
+    Blank,
+    Data(&'a [u8]),
+    /// A comment, or a field that carries no output.
+    Skipped,
+    /// No SSE at all.
+    Stray,
+}
+
+impl<'a> Line<'a> {
+    fn of(line: &'a [u8]) -> Self {
+        if line.is_empty() {
+            return Self::Blank;
+        }
+        let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+        match &line[..colon] {
+            b"data" => {
+                let value = line.get(colon + 1..).unwrap_or_default();
+                Self::Data(value.strip_prefix(b" ").unwrap_or(value))
+            }
+            b"" | b"event" | b"id" | b"retry" => Self::Skipped,
+            _ => Self::Stray,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, String) {
+        let mut decoder = SseDecoder::default();
+        let mut events = vec![];
+        for chunk in chunks {
+            decoder.push(chunk, |data| events.push(String::from_utf8_lossy(data).into_owned()));
+        }
+        decoder.finish(|data| events.push(String::from_utf8_lossy(data).into_owned()));
+        (events, String::from_utf8_lossy(decoder.stray()).into_owned())
+    }
+
+    fn whole(wire: &str) -> Vec<String> {
+        decode([wire.as_bytes()]).0
+    }
+
+    #[test]
+    fn fields_comments_and_joined_data_follow_the_standard() {
+        assert_eq!(whole("data: a\n\ndata:b\n\ndata:  c\n\n"), ["a", "b", " c"]);
+        assert_eq!(whole(": ping\n\nevent: x\nid: 7\nretry: 10\ndata: {\"a\":\ndata: 1}\n\n"), ["{\"a\":\n1}"]);
+        assert_eq!(whole("data\n\ndata:\n\n"), ["", ""]);
+        assert_eq!(whole("\u{feff}data: a\n\n"), ["a"]);
+        assert_eq!(whole("\n\n\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_last_event_without_its_blank_line_is_delivered() {
+        assert_eq!(whole("data: a\n\ndata: [DONE]"), ["a", "[DONE]"]);
+        assert_eq!(whole("data: a\n\ndata: [DONE]\n"), ["a", "[DONE]"]);
+    }
+
+    #[test]
+    fn what_is_no_event_stream_is_kept_for_the_error() {
+        let (events, stray) = decode([b"{\"error\": {\"message\": \"no\"}}".as_slice()]);
+        assert!(events.is_empty());
+        assert_eq!(stray, "{\"error\": {\"message\": \"no\"}}");
+        let (_, long) = decode([vec![b'x'; 1 << 20].as_slice(), b"\n", vec![b'y'; 1 << 20].as_slice()]);
+        assert!(long.len() <= STRAY_LIMIT);
+    }
+
+    #[test]
+    fn every_chunk_size_gives_the_same_events() {
+        let wire = "\u{feff}: hi\r\ndata: α β\r\n\r\ndata: a\rdata: b\r\rid: 1\ndata:c\n\n\r\ndata: [DONE]\n\n";
+        let expected = whole(wire);
+        assert_eq!(expected, ["α β", "a\nb", "c", "[DONE]"]);
+        for size in 1..=wire.len() {
+            assert_eq!(decode(wire.as_bytes().chunks(size)).0, expected, "chunks of {size}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn events_do_not_depend_on_where_the_network_cuts(
+            pieces in proptest::collection::vec(
+                prop_oneof![
+                    Just("data: "), Just("data:"), Just("\n"), Just("\r\n"), Just("\r"), Just("x"), Just(":"), Just("é"),
+                    Just("id: 3"), Just(" "), Just("{\"a\":1}"), Just("\u{feff}"), Just("[DONE]"),
+                ],
+                0..40,
+            ),
+            cuts in proptest::collection::vec(0_usize..200, 0..12),
+        ) {
+            let wire = pieces.concat();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(wire.len())).collect();
+            cuts.extend([0, wire.len()]);
+            cuts.sort_unstable();
+            let chunks = cuts.windows(2).map(|pair| &wire.as_bytes()[pair[0]..pair[1]]);
+            prop_assert_eq!(decode(chunks), decode([wire.as_bytes()]));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Each mistake gets one clear sentence that names the input and the way out, the documented exit code, and loses no
+//! finished record.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+
+use crate::scripted::{Answer, Scripted, chat_stream};
+
+/// Runs gspbench in an empty directory; exit code, standard output and standard error.
+fn gspbench(args: &[&str], dir: &Path) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_gspbench"))
+        .args(args)
+        .current_dir(dir)
+        .env_remove("OPENAI_API_KEY")
+        .timeout(std::time::Duration::from_secs(120))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+/// Asserts exit code and words; nothing may be on standard output.
+#[track_caller]
+fn refuses(args: &[&str], code: i32, words: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, stdout, stderr) = gspbench(args, dir.path());
+    assert_eq!(exit, code, "{args:?}: {stderr}");
+    assert_eq!(stdout, "", "{args:?}");
+    for word in words {
+        assert!(stderr.contains(word), "{args:?}: `{word}` is not in: {stderr}");
+    }
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+const SMALL: [&str; 8] = [
+    "--gsp-num-groups=1",
+    "--gsp-prompts-per-group=4",
+    "--gsp-system-prompt-len=8",
+    "--gsp-question-len=4",
+    "--gsp-output-len=3",
+    "--max-concurrency=1",
+    "--warmup-requests=0",
+    "--seed=1",
+];
+
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["run"], &SMALL[..], more].concat()
+}
+
+#[test]
+fn a_wrong_command_line_is_told_what_is_wrong() {
+    refuses(&["runn"], 2, &["`runn`", "--help"]);
+    refuses(&["sweep"], 2, &["`gspbench sweep` is not built yet"]);
+    refuses(&["run"], 2, &["--target"]);
+    refuses(&["run", "--target", "localhost:30000"], 2, &["`localhost:30000`", "http://"]);
+    refuses(&["run", "--target", "pin:round_robin@http://h:1"], 2, &["not built yet"]);
+    refuses(&["run", "--target", "http://h:1", "--gsp-num-groups", "many"], 2, &["--gsp-num-groups", "`many`"]);
+    refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
+    refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
+    refuses(&["run", "--target", "http://h:1", "--api", "grpc"], 2, &["--api", "grpc", "chat"]);
+    refuses(&["ab", "--arm", "a=sim:round_robin"], 2, &["two arms"]);
+    refuses(&["ab", "--arm", "a=sim:round_robin", "--arm", "b"], 2, &["`b`", "NAME=TARGET"]);
+}
+
+#[test]
+fn a_wrong_profile_is_shown_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    let path = file.to_str().unwrap();
+    let cases = [
+        ("[workload]\ngrups = 3\n", &["mine.toml", "line 2", "grups"][..]),
+        ("[workload]\ngroups = \"three\"\n", &["mine.toml", "line 2", "three"]),
+        ("[load]\nrate = -1.0\n", &["`load.rate`", "above 0"]),
+        ("[request]\nprompt_as = \"ids\"\n", &["`request.prompt_as`", "--tokenizer"]),
+        ("[workload\n", &["mine.toml", "line 1"]),
+    ];
+    for (text, words) in cases {
+        std::fs::write(&file, text).unwrap();
+        refuses(&["run", path, "--target", "http://127.0.0.1:1"], 2, words);
+    }
+    refuses(
+        &["run", "no-such-profile", "--target", "http://127.0.0.1:1"],
+        2,
+        &["`no-such-profile`", "gspbench profiles"],
+    );
+}
+
+#[test]
+fn a_tokenizer_that_is_none_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokenizer.json");
+    std::fs::write(&file, "{\"version\": 1}").unwrap();
+    let path = file.to_str().unwrap();
+    refuses(&small(&["--target", "http://127.0.0.1:1", "--tokenizer", path]), 2, &["tokenizer.json"]);
+    refuses(&small(&["--target", "http://127.0.0.1:1", "--tokenizer", "/no/such/file"]), 2, &["/no/such/file"]);
+}
+
+#[test]
+fn nobody_listening_is_exit_code_3_and_names_the_address() {
+    // A port that was free a moment ago: bound, then let go.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    refuses(&small(&["--target", &url]), 3, &[&url, "refused", "is the server up"]);
+}
+
+#[test]
+fn a_server_that_refuses_the_probe_is_quoted() {
+    let models = "{\"data\":[{\"id\":\"real-model\"}]}";
+    let server = |status: u16, body: &'static str| {
+        Scripted::start(move |seen| match seen.path.as_str() {
+            "/v1/models" => Answer::Whole(200, "application/json", models.to_owned()),
+            _ => Answer::Whole(status, "application/json", body.to_owned()),
+        })
+    };
+    let missing = server(404, "{\"detail\":\"Not Found\"}");
+    refuses(&small(&["--target", &missing.url]), 3, &["/v1/chat/completions", "404", "Not Found", "--api"]);
+    let locked = server(401, "{\"error\":\"Unauthorized\"}");
+    refuses(&small(&["--target", &locked.url]), 3, &["401", "Unauthorized", "OPENAI_API_KEY"]);
+    let picky = server(400, "{\"error\":{\"message\":\"temperature must be 1\"}}");
+    refuses(&small(&["--target", &picky.url]), 3, &["400", "temperature must be 1"]);
+    refuses(&small(&["--target", &picky.url, "--model", "other"]), 3, &["`other`", "real-model", "--model"]);
+}
+
+#[test]
+fn an_output_directory_that_exists_or_cannot_be_made_is_refused_before_any_request() {
+    let server = Scripted::start(|_| Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    refuses(&small(&["--target", &server.url, "--out", path]), 2, &[path, "exists"]);
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let below = file.join("out");
+    refuses(&small(&["--target", &server.url, "--out", below.to_str().unwrap()]), 2, &[below.to_str().unwrap()]);
+    assert!(server.seen().is_empty(), "{:?}", server.seen());
+}
+
+#[test]
+fn a_server_that_drops_streams_loses_no_finished_record() {
+    let turns = std::sync::atomic::AtomicU32::new(0);
+    let server = Scripted::start(move |seen| {
+        if seen.method != "POST" || seen.path.starts_with("/flush") {
+            return Answer::Whole(404, "application/json", "{}".to_owned());
+        }
+        // The probe and every other turn are served; the rest is cut inside the stream.
+        let whole = chat_stream(&["a", "b", "c"], 12);
+        if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 0 {
+            return Answer::Whole(200, "text/event-stream", whole);
+        }
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        let cut = &whole[..whole.len() / 2];
+        Answer::Raw(format!("{head}{:x}\r\n{cut}\r\n", cut.len()).into_bytes())
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, stdout, stderr) = gspbench(&small(&["--target", &server.url, "--out", "out"]), dir.path());
+    assert_eq!(exit, 4, "half of the turns failed, so the run is void: {stderr}");
+    assert!(stdout.contains("Failed"), "{stdout}");
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join("out/run.json")).unwrap()).unwrap();
+    assert_eq!(report["totals"]["planned"], 4);
+    assert_eq!(report["totals"]["complete"], 2);
+    assert_eq!(report["totals"]["failed_by_kind"]["truncated"], 2);
+    assert_eq!(report["metrics"]["ttft_ms"]["count"], 2);
+    let lines = std::fs::read_to_string(dir.path().join("out/requests.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 4);
+    assert_eq!(report["validity"]["verdict"], "void");
+}
+
+#[test]
+fn what_a_turn_sends_is_what_the_profile_says() {
+    let server = Scripted::start(|seen| match seen.method.as_str() {
+        "POST" if !seen.path.starts_with("/flush") => {
+            Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let extra =
+        ["--target", &server.url, "--out", "out", "--extra-request-body", "{\"top_k\":1}", "--header", "X-Team=a=b"];
+    let (exit, _, stderr) = gspbench(&small(&extra), dir.path());
+    assert_eq!(exit, 0, "{stderr}");
+    let turns = server.turns();
+    // One probe, four turns.
+    assert_eq!(turns.len(), 5);
+    let measured = &turns[1..];
+    for turn in measured {
+        let body = turn.json();
+        assert_eq!(turn.path, "/v1/chat/completions");
+        assert_eq!(turn.header("x-smg-routing-key"), turn.header("x-session-id"));
+        assert!(turn.header("x-smg-routing-key").is_some_and(|key| key.len() == 17 && key.starts_with('g')));
+        assert_eq!((turn.header("x-team"), turn.header("accept-encoding")), (Some("a=b"), Some("identity")));
+        assert_eq!(turn.header("authorization"), None, "no key, no header");
+        assert_eq!((body["max_tokens"].clone(), body["top_k"].clone()), (3.into(), 1.into()));
+        assert_eq!((body["ignore_eos"].clone(), body["stream"].clone()), (true.into(), true.into()));
+        let words = |at: usize| body["messages"][at]["content"].as_str().unwrap().split(' ').count();
+        assert_eq!((words(0), words(1)), (8, 4));
+    }
+    let distinct = |name: &str| {
+        measured.iter().filter_map(|turn| turn.header(name)).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!((distinct("x-smg-routing-key"), distinct("x-request-id")), (1, 4));
+    assert_ne!(
+        turns[0].header("x-smg-routing-key"),
+        turns[1].header("x-smg-routing-key"),
+        "the probe has no measured key"
+    );
+}

@@ -1,0 +1,174 @@
+//! The whole program against the simulated server, both as processes: what the client reports, what the server counted and
+//! what the server's own log says must be the same.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+const GSPBENCH: &str = env!("CARGO_BIN_EXE_gspbench");
+
+/// A simulated server as a child; it ends when its standard input closes, at the latest with this process.
+struct Sim {
+    child: Child,
+    url: String,
+}
+
+impl Sim {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(GSPBENCH)
+            .args(["sim", "--port", "0", "--exit-with-stdin", "--time-scale", "20"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().rsplit(' ').next().unwrap().to_owned();
+        assert!(url.starts_with("http://127.0.0.1:"), "{line}");
+        Self { child, url }
+    }
+
+    /// Closes its standard input and waits until it has ended and its log is whole.
+    fn stop(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// Runs gspbench, which must end well, and gives its standard output.
+fn gspbench(args: &[&str], dir: &Path) -> String {
+    let output = Command::new(GSPBENCH).args(args).current_dir(dir).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Growth of a counter over the run, summed over the series whose labels hold these.
+fn counter(run: &Value, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let rows = run["server"]["counters"].as_array().unwrap().iter();
+    let of = rows.filter(|row| row["name"] == name && labels.iter().all(|(key, value)| row["labels"][*key] == *value));
+    of.map(|row| row["delta"].as_f64().unwrap()).sum()
+}
+
+const GSP: [&str; 7] = [
+    "--gsp-num-groups=4",
+    "--gsp-prompts-per-group=8",
+    "--gsp-system-prompt-len=256",
+    "--gsp-question-len=32",
+    "--gsp-output-len=6",
+    "--max-concurrency=8",
+    "--seed=5",
+];
+
+#[test]
+fn client_counters_and_the_servers_own_log_agree_on_every_api() {
+    for api in ["chat", "completions", "generate"] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("truth.jsonl");
+        let sim = Sim::start(&["--ranks=4", "--log", log.to_str().unwrap()]);
+        gspbench(&[&["run", "--target", &sim.url, "--api", api, "--out", "out"], &GSP[..]].concat(), dir.path());
+        sim.stop();
+        let run = json(&dir.path().join("out/run.json"));
+        assert_eq!((&run["totals"]["planned"], &run["totals"]["complete"]), (&32.into(), &32.into()), "{api}");
+        assert_eq!(run["totals"]["prompt_tokens"], 32 * 288, "{api}");
+        assert_eq!(run["totals"]["output_tokens"], 32 * 6, "{api}");
+        let cached = run["totals"]["cached_tokens"].as_f64().unwrap();
+        assert!(cached > 0.0, "{api}: some prefix is always met again");
+        assert!((cached - counter(&run, "sglang:cached_tokens_total", &[])).abs() < 0.5, "{api}");
+        let hits = counter(&run, "sglang:prefill_effective_tokens_total", &[("mode", "device_hit")]);
+        assert!((cached - hits).abs() < 0.5, "{api}");
+
+        let truth: BTreeMap<String, Value> = lines(&log)
+            .into_iter()
+            .filter_map(|row| Some((row["request_id"].as_str()?.to_owned(), row.clone())))
+            .collect();
+        for turn in lines(&dir.path().join("out/requests.jsonl")) {
+            let served = &truth[turn["id"].as_str().unwrap()];
+            for count in ["prompt_tokens", "cached_tokens", "output_tokens"] {
+                assert_eq!(turn[count], served[count], "{api}: {count} of {}", turn["id"]);
+            }
+            assert_eq!(turn["key"], served["routing_key"], "{api}: the key must arrive");
+            if api == "generate" {
+                assert_eq!(turn["place"]["rank"], served["rank"]);
+                assert_eq!(turn["request_id"], served["rid"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn affinity_without_a_guard_reads_each_prefix_once_and_keeps_a_key_on_its_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = "sim:prefix_affinity,guard=none,ranks=4,time-scale=20";
+    // One turn at a time, so that no two turns of a group are prefilled at once: reuse is exactly G(P−1)s.
+    let more = ["--target", target, "--api=generate", "--max-concurrency=1", "--out", "out"];
+    gspbench(&[&["run"], &GSP[..], &more].concat(), dir.path());
+    let run = json(&dir.path().join("out/run.json"));
+    assert_eq!(run["totals"]["cached_tokens"], 4 * 7 * 256);
+    assert_eq!(run["affinity"]["off_majority_turns"], 0);
+    let ideal = run["workload"]["oracle"]["ideal_reuse"].as_f64().unwrap();
+    assert!((run["metrics"]["cache_hit_rate"]["value"].as_f64().unwrap() - ideal).abs() < 1e-6);
+}
+
+#[test]
+fn later_turns_carry_the_servers_own_replies() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "run",
+        "--target",
+        "sim:prefix_affinity,guard=none,ranks=2,time-scale=20",
+        "--gsp-num-turns=3",
+        "--out=out",
+        "--gsp-num-groups=2",
+        "--gsp-prompts-per-group=2",
+        "--gsp-system-prompt-len=64",
+        "--gsp-question-len=16",
+        "--gsp-output-len=5",
+        "--seed=9",
+        "--api=generate",
+    ];
+    gspbench(&args, dir.path());
+    for turn in lines(&dir.path().join("out/requests.jsonl")) {
+        let k = turn["turn"].as_u64().unwrap();
+        assert_eq!(turn["prompt_tokens"], 64 + 16 + k * (16 + 5), "turn {k} holds all before it");
+        // The last output token of a turn has no KV yet, so a follow-up finds all but that one.
+        let before = 64 + 16 + k.saturating_sub(1) * 21 + 5 - 1;
+        assert!(k == 0 || turn["cached_tokens"] == before, "{turn}");
+    }
+    let run = json(&dir.path().join("out/run.json"));
+    assert_eq!(run["affinity"]["stickiness"], 1.0);
+    assert_eq!(run["affinity"]["key_by"], "session");
+}
+
+#[test]
+fn an_experiment_shows_both_arms_with_equal_workloads_and_can_be_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let arms = ["--arm", "rr=sim:round_robin,time-scale=20", "--arm", "pa=sim:prefix_affinity,time-scale=20"];
+    let table = gspbench(&[&["ab", "--rounds=2", "--api=generate", "--out=out"], &GSP[..], &arms].concat(), dir.path());
+    for word in
+        ["rr", "pa", "Mean TTFT", "P99 ITL", "Mean TPOT", "P95 E2E", "Cache hit rate", "Failed requests", "rank 7"]
+    {
+        assert!(table.contains(word), "`{word}` is not in:\n{table}");
+    }
+    let blocks = json(&dir.path().join("out/ab.json"))["blocks"].clone();
+    let order: Vec<_> =
+        blocks.as_array().unwrap().iter().map(|block| block["arm"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(order, ["rr", "pa", "pa", "rr"]);
+    let digest = |path: &str| json(&dir.path().join(path))["workload"]["digest"].clone();
+    assert_eq!(digest("out/round-01/rr/run.json"), digest("out/round-01/pa/run.json"));
+    assert_ne!(digest("out/round-01/rr/run.json"), digest("out/round-02/rr/run.json"));
+    assert_eq!(gspbench(&["compare", "out"], dir.path()), table);
+    assert!(gspbench(&["report", "out/round-01/rr"], dir.path()).contains("Request throughput"));
+}

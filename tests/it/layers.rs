@@ -1,0 +1,100 @@
+//! Data flows one way: each room uses only the rooms that the table of the design allows. A new edge is a deliberate
+//! one-line change here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Room → rooms that it may use. `units` are the words of all and not listed; `cli` may use everything.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("profile", &[]),
+    ("text", &[]),
+    ("workload", &["profile", "text"]),
+    ("clock", &[]),
+    ("wire", &[]),
+    ("record", &[]),
+    ("client", &["wire", "record", "workload", "clock"]),
+    ("drive", &["workload", "record", "clock"]),
+    ("target", &["wire", "record", "clock"]),
+    ("policy", &[]),
+    ("stats", &[]),
+    ("report", &["record", "stats", "workload", "profile", "text"]),
+    ("experiment", &["profile", "report"]),
+    ("compare", &["report", "stats"]),
+    ("store", &["record", "report", "compare", "experiment"]),
+    ("render", &["report", "compare", "workload"]),
+    ("sim", &["policy", "clock"]),
+    ("units", &[]),
+];
+
+#[test]
+fn every_room_uses_only_what_the_design_allows() {
+    let rooms: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    let mut wrong = vec![];
+    let mut seen = BTreeSet::new();
+    for file in source_files(&root().join("src")) {
+        let room = room_of(&file);
+        if matches!(room.as_str(), "cli" | "main" | "lib") {
+            continue;
+        }
+        let allowed =
+            rooms.get(room.as_str()).unwrap_or_else(|| panic!("`{room}` is a room that the table does not know"));
+        seen.insert(room.clone());
+        for used in used_rooms(&fs::read_to_string(&file).unwrap()) {
+            if used != room && used != "units" && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{}: `{room}` uses `{used}`", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(seen.len(), rooms.len(), "the table names a room that is not there");
+}
+
+/// Rooms named by `crate::` paths, outside of tests.
+fn used_rooms(source: &str) -> BTreeSet<String> {
+    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let mut rooms = BTreeSet::new();
+    for line in lines {
+        for path in line.split("crate::").skip(1) {
+            let name: String = path.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            rooms.insert(name);
+        }
+        // `use crate::{a, b}` would hide rooms from this test.
+        assert!(!line.contains("crate::{"), "name each room on a line of its own: {line}");
+    }
+    rooms.remove("");
+    rooms
+}
+
+fn room_of(file: &Path) -> String {
+    let inside = file.strip_prefix(root().join("src")).unwrap();
+    let first = inside.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// Source files, without those that hold only tests.
+fn source_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = vec![];
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            files.extend(source_files(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") && name != "tests" && !name.ends_with("_tests") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_reader_of_paths_sees_what_it_should() {
+    let source =
+        "use crate::wire::Sse;\nlet x = crate::stats::mean(1);\n// crate::sim\n#[cfg(test)]\nuse crate::cli::Exit;";
+    assert_eq!(used_rooms(source).into_iter().collect::<Vec<_>>(), ["stats", "wire"]);
+}
