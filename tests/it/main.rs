@@ -13,6 +13,12 @@ mod report;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
+mod sim_http;
+#[cfg(test)]
 mod sim_model;
 #[cfg(test)]
 mod workload;
+#[cfg(test)]
+mod sim_server;
+#[cfg(test)]
+mod sim_serving;

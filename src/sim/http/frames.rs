@@ -86,7 +86,8 @@ impl Frames {
         };
         out.push_back((frame(&delta, NO_FINISH, &usage), progress.to - progress.from));
         if progress.is_last {
-            out.push_back((frame("", FINISH, &usage), 0));
+            // Without usage, even when every content frame has it.
+            out.push_back((frame("", FINISH, ""), 0));
         }
     }
 
