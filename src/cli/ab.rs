@@ -63,9 +63,10 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
     let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
-    let exit = done.exit;
+    let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)));
+        exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));

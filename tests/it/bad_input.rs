@@ -144,7 +144,7 @@ fn a_server_that_drops_streams_loses_no_finished_record() {
         }
         // The probe and every other turn are served; the rest is cut inside the stream.
         let whole = chat_stream(&["a", "b", "c"], 12);
-        if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 0 {
+        if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(2) {
             return Answer::Whole(200, "text/event-stream", whole);
         }
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";

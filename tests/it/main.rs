@@ -17,8 +17,8 @@ mod sim_http;
 #[cfg(test)]
 mod sim_model;
 #[cfg(test)]
-mod workload;
-#[cfg(test)]
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+#[cfg(test)]
+mod workload;
