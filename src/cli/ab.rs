@@ -25,7 +25,7 @@ use crate::{render, workload};
 pub(super) struct AbArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// An arm, as NAME=TARGET[;control]; the first is the baseline. Replaces the profile's arms
+    /// An arm, as `NAME=TARGET`, or `NAME=TARGET;control`; the first is the baseline. Replaces the profile's arms
     #[arg(long, value_name = "NAME=TARGET", help_heading = "Experiment")]
     arm: Vec<String>,
     /// How often every arm runs; every second round is reversed
