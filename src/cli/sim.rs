@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::io::AsyncReadExt;
+use futures::future::OptionFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::policy::{Affinity, Fallback, Guard, MaxLoadSkew, Method};
@@ -17,6 +18,7 @@ use crate::sim::{Limits, Log, Preset, Settings, Setup, Tokens, serve, start_unix
 use crate::units::Rank;
 
 use super::Exit;
+use super::exit::ExitWith;
 
 /// Runs a simulated SGLang server with data-parallel ranks on a port.
 ///
@@ -140,10 +142,9 @@ impl SimArgs {
 /// When the port or the log file cannot be had, or the socket fails later.
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<Exit> {
     let settings = args.settings();
-    let tokens = match settings.check().map_err(anyhow::Error::from).and_then(|()| tokens(args)) {
-        Ok(tokens) => tokens,
-        Err(error) => return usage(&error),
-    };
+    settings.check().exit_with(Exit::Usage)?;
+    let tokens =
+        args.tokenizer.as_deref().map_or_else(|| Ok(Tokens::words()), Tokens::from_file).exit_with(Exit::Usage)?;
     // One thread: the simulator's work is small and ordered, and whoever measures it needs the other cores.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -152,22 +153,20 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<Exit> {
         let log = match &args.log {
             Some(path) => Some(
                 Log::create(path, &settings, start_unix)
-                    .with_context(|| format!("log `{}`: give a file that can be written", path.display()))?,
+                    .with_context(|| format!("log `{}`: give a file that can be written", path.display()))
+                    .exit_with(Exit::Usage)?,
             ),
             None => None,
         };
         let listener = TcpListener::bind((args.host, args.port))
             .await
-            .with_context(|| format!("{}:{}: give another --port, or 0 for a free one", args.host, args.port))?;
+            .with_context(|| format!("{}:{}: give another --port, or 0 for a free one", args.host, args.port))
+            .exit_with(Exit::Usage)?;
         announce(&listener)?;
         let setup = Setup { settings, tokens, log, clock, start_unix };
         serve(listener, setup, stop(args.exit_with_stdin)?).await?;
         Ok(Exit::Ok)
     })
-}
-
-fn tokens(args: &SimArgs) -> anyhow::Result<Tokens> {
-    Ok(args.tokenizer.as_deref().map_or_else(|| Ok(Tokens::words()), Tokens::from_file)?)
 }
 
 /// The first line on stdout is how a parent process finds the port.
@@ -177,27 +176,28 @@ fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-#[expect(clippy::print_stderr, reason = "a command's own last word")]
-fn usage(error: &anyhow::Error) -> anyhow::Result<Exit> {
-    eprintln!("error: {error:#}");
-    Ok(Exit::Usage)
-}
-
 /// Ready at ctrl-c, at SIGTERM, or when stdin closes.
 fn stop(with_stdin: bool) -> std::io::Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stdin = with_stdin.then(stdin_closed);
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
-            () = stdin_closed(), if with_stdin => {}
+            _ = OptionFuture::from(stdin), if with_stdin => {}
         }
     })
 }
 
-async fn stdin_closed() {
-    let (mut stdin, mut ignored) = (tokio::io::stdin(), [0; 256]);
-    while matches!(stdin.read(&mut ignored).await, Ok(read) if read > 0) {}
+/// A plain thread, since the runtime would wait for its own read of stdin when it ends by a signal.
+fn stdin_closed() -> oneshot::Receiver<()> {
+    let (told, closed) = oneshot::channel();
+    std::thread::spawn(move || {
+        // An error is as good as an end.
+        std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).ok();
+        told.send(()).ok();
+    });
+    closed
 }
 
 #[cfg(test)]

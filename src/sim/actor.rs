@@ -195,12 +195,14 @@ impl Actor {
             let step = self.step_end.map(|end| self.on_clock(end));
             let flush = self.flush.as_ref().map(|flush| flush.deadline);
             tokio::select! {
+                // Arrivals first: a fleet that is late has a step due at any time, and would never listen. They carry their
+                // own instants, so a late step takes no request that came after its begin.
                 biased;
-                () = sleep(&self.clock, step) => self.end_step(),
                 command = inbox.recv() => match command {
                     Some(command) => self.obey(command),
                     None => return,
                 },
+                () = sleep(&self.clock, step) => self.end_step(),
                 () = sleep(&self.clock, flush) => self.give_up_flush(),
             }
         }

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gspbench::clock::{Clock, run_virtual};
 use gspbench::policy::{Affinity, Guard, Method};
-use gspbench::sim::{Event, Fleet, JobId, Preset, Settings, Submission};
+use gspbench::sim::{Event, Fleet, JobId, Preset, Settings, Submission, Update, start};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
@@ -251,4 +252,52 @@ fn a_small_cache_never_reuses_more_than_an_endless_one() {
     small.limits.kv_tokens = 12_000;
     let small = run(&small, &workload, 5);
     assert!(small.cached < endless.cached, "{} {}", small.cached, endless.cached);
+}
+
+/// Sends prompts one after the other through the fleet's task and notes where each went, what it found, and when.
+async fn one_by_one(clock: Clock, settings: Settings) -> Vec<(u16, u32, Duration, Duration)> {
+    let (handle, running) = start(&settings, clock.clone());
+    let task = tokio::spawn(running);
+    let mut seen = vec![];
+    for turn in 0..12_u32 {
+        let prompt: Arc<[u32]> = (0..700).map(|token| (turn % 3) * 1000 + token).chain([turn + 5000]).collect();
+        let key = Some(format!("group {}", turn % 3));
+        let output: Arc<[u32]> = (0..3).collect();
+        let mut ticket = handle.submit(Submission { id: JobId(0), key, prompt, output, pin: None });
+        let (mut rank, mut found, mut arrived) = (0, 0, Duration::ZERO);
+        while let Some(update) = ticket.next().await {
+            match update {
+                Update::Routed { dispatch, at } => (rank, arrived) = (dispatch.rank.0, at),
+                Update::Admitted { cached, .. } => found = cached,
+                Update::Token { is_last: true, at, .. } => {
+                    seen.push((rank, found, at - arrived, clock.now()));
+                    break;
+                }
+                Update::Token { .. } | Update::Refused(_) => {}
+            }
+        }
+    }
+    drop(handle);
+    task.await.unwrap();
+    seen
+}
+
+#[test]
+fn the_fleets_task_is_exact_in_virtual_time_and_places_as_it_does_by_the_wall() {
+    let settings = settings(Method::PrefixAffinity, Guard::None);
+    let exact = run_virtual(|clock| one_by_one(clock, settings.clone())).unwrap();
+    let decode = Duration::from_micros(6_000 + 8 * 100);
+    let mut now = Duration::ZERO;
+    for (turn, &(_, found, took, at)) in exact.iter().enumerate() {
+        assert_eq!(found, if turn < 3 { 0 } else { 700 });
+        let prefill = Duration::from_micros(42_000 + u64::from(701 - found) * 100);
+        assert_eq!(took, prefill + 2 * decode, "turn {turn}");
+        now += took;
+        assert_eq!(at, now, "no time passes between turns");
+    }
+    let fast = Settings { time_scale: 1000.0, ..settings };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let walled = runtime.block_on(one_by_one(Clock::wall(), fast));
+    let places = |seen: &[(u16, u32, Duration, Duration)]| seen.iter().map(|turn| (turn.0, turn.1)).collect::<Vec<_>>();
+    assert_eq!(places(&walled), places(&exact));
 }

@@ -164,14 +164,19 @@ fn a_client_that_leaves_aborts_its_request() {
         drop(exchange);
     }
     assert_eq!(sim.get("/flush_cache?timeout=60").status, 200);
-    assert_eq!(sim.metric("sglang:num_aborted_requests_total").unwrap().to_string(), "2");
+    // One that waits for its whole reply has nothing to read yet; the rank shows when it runs.
+    let whole = sim.open("POST", "/generate", &[], &endless("c d", "").replace(r#""stream":true,"#, ""));
+    while sim.metric(r#"sglang:num_running_reqs{dp_rank="0""#).unwrap() < 1.0 {}
+    drop(whole);
+    assert_eq!(sim.get("/flush_cache?timeout=60").status, 200);
+    assert_eq!(sim.metric("sglang:num_aborted_requests_total").unwrap().to_string(), "3");
     assert_eq!(
         sim.metric(r#"sglang:num_requests_total{engine_type="unified",is_streaming="true""#).unwrap().to_string(),
         "2"
     );
     assert_eq!(sim.metric(r#"sglang:num_used_tokens{dp_rank="0""#).unwrap().to_string(), "0");
     let log = sim.log();
-    assert_eq!(log.len(), 3);
+    assert_eq!(log.len(), 4);
     assert!(log[1..].iter().all(|line| line["outcome"] == "aborted" && line["output_tokens"].as_u64() < Some(100_000)));
 }
 

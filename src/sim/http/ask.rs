@@ -203,7 +203,8 @@ impl Fields {
 
     /// What would change the reply or the stream in a way that is not simulated.
     fn unsupported(&self) -> Option<&'static str> {
-        let asks = |name: &str| self.get(name).is_some_and(|value| !matches!(value, Value::Bool(false)));
+        let is_nothing = |value: &Value| *value == Value::Bool(false) || value.as_array().is_some_and(Vec::is_empty);
+        let asks = |name: &str| self.get(name).is_some_and(|value| !is_nothing(value));
         if self.get("n").is_some_and(|n| n.as_i64() != Some(1)) {
             return Some("n other than 1");
         }

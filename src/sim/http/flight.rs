@@ -56,6 +56,9 @@ pub(super) struct Flight {
     pub(super) first_written: Option<Duration>,
     last_written: Duration,
     pub(super) tokens: u32,
+    /// Whether the last token has come.
+    is_over: bool,
+    /// Whether all of the reply was written.
     is_complete: bool,
     times: Virtual,
     writes: Vec<(Duration, u32)>,
@@ -105,6 +108,7 @@ impl Flight {
             first_written: None,
             last_written: received,
             tokens: 0,
+            is_over: false,
             is_complete: false,
             times: Virtual::default(),
             writes: vec![],
@@ -134,7 +138,7 @@ impl Flight {
             } else if let Some(update) = self.ticket.try_next() {
                 update
             } else {
-                return Poll::Ready(Ok(Progress { from, to: self.tokens, is_last: self.is_complete }));
+                return Poll::Ready(Ok(Progress { from, to: self.tokens, is_last: self.is_over }));
             };
             if let Err(refusal) = self.take(update) {
                 return Poll::Ready(Err(Lost::Refused(refusal)));
@@ -162,7 +166,7 @@ impl Flight {
             }
             Update::Token { index, at, is_last } => {
                 self.tokens = index;
-                self.is_complete = is_last;
+                self.is_over = is_last;
                 if index == 1 {
                     self.prefilled = Some(self.app.on_clock(at));
                     self.times.first = Some(at);
@@ -171,6 +175,11 @@ impl Flight {
             }
         }
         Ok(())
+    }
+
+    /// Notes that the whole reply has been handed to the connection.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
     }
 
     /// Notes that a frame of `new` tokens goes out at `now`.
@@ -195,6 +204,12 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        let tokens = self.tokens;
+        // A client that left early may have left before anyone looked at where its request went.
+        while let Some(update) = self.ticket.try_next() {
+            self.take(update).ok();
+        }
+        self.tokens = tokens;
         self.app.forget(&self.rid);
         self.app.front().leave(self.names.key_header.as_deref());
         let Some(dispatch) = self.dispatch else { return };

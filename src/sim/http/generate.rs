@@ -83,6 +83,7 @@ async fn whole(mut flight: Flight) -> Response {
     let body = Frames::new(&flight).whole(&flight, now);
     let tokens = flight.tokens;
     flight.wrote(now, tokens);
+    flight.complete();
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
@@ -125,6 +126,7 @@ impl Stream for Frame {
         let Some((frame, new)) = queue.pop_front() else { return Poll::Ready(None) };
         flight.wrote(flight.app.clock.now(), new);
         if queue.is_empty() && frame.ends_with(b"[DONE]\n\n") {
+            flight.complete();
             *slot = None;
         }
         Poll::Ready(Some(Ok(frame)))
