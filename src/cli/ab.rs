@@ -62,7 +62,9 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     say::notes(&spec_args.notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
-    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
+    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await });
+    // Targets that were never reached leave nothing behind.
+    let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)));
