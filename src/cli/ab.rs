@@ -25,7 +25,7 @@ use crate::{render, workload};
 pub(super) struct AbArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// An arm, as NAME=TARGET[;control]; the first is the baseline. Replaces the profile's arms
+    /// An arm, as `NAME=TARGET`, or `NAME=TARGET;control`; the first is the baseline. Replaces the profile's arms
     #[arg(long, value_name = "NAME=TARGET", help_heading = "Experiment")]
     arm: Vec<String>,
     /// How often every arm runs; every second round is reversed
@@ -62,10 +62,13 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     say::notes(&spec_args.notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
-    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
-    let exit = done.exit;
+    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await });
+    // Targets that were never reached leave nothing behind.
+    let done = done.inspect_err(|_| dir.remove_if_empty())?;
+    let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)));
+        exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));

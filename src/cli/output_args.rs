@@ -9,7 +9,7 @@ use crate::store::Detail;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Results")]
 pub(super) struct OutputArgs {
-    /// Directory of the results; must not exist yet [default: gspbench-results/<utc>-<label>-<random>]
+    /// Directory of the results; must not exist yet (default: gspbench-results/UTC-LABEL-RANDOM)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// A word for the default directory's name

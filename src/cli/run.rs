@@ -75,42 +75,47 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
     say::notes(&args.spec.notes);
     say::note(&super::facts::headline(&spec, &plan));
-    let measured = interrupt::block_on(|cancel| async move {
-        let opening = Opening { spec: &spec, vocabulary: &vocabulary, ready_timeout: args.output.ready_timeout() };
-        let site = Site::open(&target, opening, &plan).await?;
-        let measured = measure(args, &spec, plan, &vocabulary, &site, &cancel, &dir).await;
-        site.close().await;
-        measured.map(|measured| (measured, dir))
-    })?;
-    let (Measured { report, notes }, dir) = measured;
+    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
+    let measured = interrupt::block_on(|cancel| async move { job.run(&cancel).await });
+    // A target that was never reached leaves nothing behind.
+    let Measured { report, notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
     say::result(&render::terminal(&render::run(&report)));
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));
     Ok(exit_of(&report))
 }
 
-async fn measure(
-    args: &RunArgs,
-    spec: &RunSpec,
+/// A run about to start.
+struct Job<'a> {
+    args: &'a RunArgs,
+    spec: &'a RunSpec,
     plan: Arc<workload::Plan>,
-    vocabulary: &Arc<Vocabulary>,
-    site: &Site,
-    cancel: &CancellationToken,
-    dir: &RunDir,
-) -> anyhow::Result<Measured> {
-    let block = Block {
-        spec,
-        plan,
-        vocabulary,
-        site,
-        arm: None,
-        round: None,
-        name: site.target.to_string(),
-        shows_progress: !args.output.disable_tqdm,
-        detail: args.output.detail(),
-        cancel,
-    };
-    block.run(dir).await
+    vocabulary: &'a Arc<Vocabulary>,
+    target: &'a Target,
+    dir: &'a RunDir,
+}
+
+impl Job<'_> {
+    async fn run(self, cancel: &CancellationToken) -> anyhow::Result<Measured> {
+        let Self { args, spec, plan, vocabulary, target, dir } = self;
+        let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout() };
+        let site = Site::open(target, opening, &plan).await?;
+        let block = Block {
+            spec,
+            plan,
+            vocabulary,
+            site: &site,
+            arm: None,
+            round: None,
+            name: target.to_string(),
+            shows_progress: !args.output.disable_tqdm,
+            detail: args.output.detail(),
+            cancel,
+        };
+        let measured = block.run(dir).await;
+        site.close().await;
+        measured
+    }
 }
 
 /// How a block's report ends the program.

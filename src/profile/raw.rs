@@ -1,5 +1,5 @@
 //! The TOML schema as it is written: every key optional, unknown keys refused. Nothing here is checked beyond its type;
-//! [`super::resolve`] turns it into a specification.
+//! [`super::run_spec`] turns it into a specification.
 
 use std::collections::BTreeMap;
 

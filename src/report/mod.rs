@@ -11,8 +11,6 @@ mod metric;
 mod redact;
 mod shape;
 mod tally;
-#[cfg(test)]
-pub(crate) mod tests;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
@@ -40,3 +38,8 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 fn per_second(amount: u64, span: Micros) -> Option<f64> {
     (span.0 > 0).then(|| rounded(amount as f64 / span.as_secs()))
 }
+
+#[cfg(test)]
+mod audit_tests;
+#[cfg(test)]
+pub(crate) mod tests;

@@ -126,11 +126,11 @@ pub(crate) fn failed(session: u32) -> TurnRecord {
     ended(session, 0, Outcome::Failed(Failure::Reset))
 }
 
-fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
+pub(super) fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
     TurnRecord { outcome, ..served(session, at, 0, 0) }
 }
 
-fn report(turns: &[TurnRecord]) -> RunReport {
+pub(super) fn report(turns: &[TurnRecord]) -> RunReport {
     let mut accumulator = Accumulator::new(context(1, turns.len() as u64));
     turns.iter().for_each(|turn| accumulator.add(turn));
     accumulator.finish(Closing::plain(State::Complete))
@@ -236,110 +236,6 @@ fn live_figures_are_those_of_the_report() {
     let live = accumulator.live();
     assert_eq!((live.complete, live.failed, live.output_tokens), (1, 1, 4));
     assert_eq!((live.ttft_p50_ms, live.ttft_p99_ms, live.hit_rate), (Some(100.0), Some(100.0), Some(0.9)));
-}
-
-mod audit {
-    use super::*;
-    use crate::profile::Target;
-
-    fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
-        let counter = |&(name, source, delta): &(&str, &str, f64)| CounterDelta {
-            source: "http://h/metrics".into(),
-            name: name.into(),
-            labels: BTreeMap::from([("cache_source".into(), source.into())]),
-            before: Some(5.0),
-            after: Some(5.0 + delta),
-            delta: Some(delta),
-        };
-        deltas.iter().map(counter).collect()
-    }
-
-    fn with_counters(deltas: &[(&str, &str, f64)]) -> Validity {
-        let mut accumulator = Accumulator::new(context(1, 10));
-        (0..10).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
-        let closing = Closing { counters: counters(deltas), ..Closing::plain(State::Complete) };
-        accumulator.finish(closing).validity
-    }
-
-    fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
-        findings.iter().map(|finding| finding.kind).collect()
-    }
-
-    #[test]
-    fn cached_tokens_of_client_and_server_must_agree() {
-        let name = "sglang:cached_tokens_total";
-        let sources = with_counters(&[(name, "device", 900.0), (name, "host", 100.0), (name, "total", 1000.0)]);
-        assert_eq!(sources, Validity::default());
-        assert_eq!(kinds(&with_counters(&[(name, "total", 1_000.0)]).warnings), []);
-        assert_eq!(kinds(&with_counters(&[(name, "device", 1_020.0)]).warnings), [FindingKind::Hit]);
-        assert_eq!(kinds(&with_counters(&[(name, "device", 1_100.0)]).voids), [FindingKind::Hit]);
-        assert_eq!(kinds(&with_counters(&[("other", "device", 0.0)]).voids), []);
-    }
-
-    #[test]
-    fn spills_are_those_that_the_simulator_counted() {
-        let mut accumulator = Accumulator::new(context(1, 1));
-        accumulator.add(&served(0, 0, 0, 0));
-        assert_eq!(accumulator.finish(Closing::plain(State::Complete)).affinity.spilled, None);
-        let deltas = [("gspbench_sim_spilled_total", "a", 2.0), ("gspbench_sim_spilled_total", "b", 1.0)];
-        let closing = Closing { counters: counters(&deltas), ..Closing::plain(State::Complete) };
-        assert_eq!(accumulator.finish(closing).affinity.spilled.unwrap().turns, 3);
-    }
-
-    #[test]
-    fn turns_that_did_not_complete_may_explain_their_share_of_the_difference() {
-        let mut accumulator = Accumulator::new(context(1, 10));
-        (0..8).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
-        let closing = Closing {
-            counters: counters(&[("sglang:cached_tokens_total", "device", 1_000.0)]),
-            ..Closing::plain(State::Interrupted)
-        };
-        assert_eq!(kinds(&accumulator.finish(closing).validity.warnings), [FindingKind::Interrupted]);
-    }
-
-    #[test]
-    fn a_counter_that_fell_voids_the_run() {
-        assert_eq!(kinds(&with_counters(&[("sglang:num_requests_total", "", -1.0)]).voids), [FindingKind::Restart]);
-    }
-
-    #[test]
-    fn one_failure_in_a_hundred_warns_and_two_void() {
-        let turns = |failed: u32| -> Vec<_> {
-            let fate = |n| if n < failed { Outcome::Failed(Failure::Http(503)) } else { Outcome::Complete };
-            (0..100).map(|n| ended(n, 0, fate(n))).collect()
-        };
-        assert_eq!(report(&turns(0)).validity, Validity::default());
-        assert_eq!(kinds(&report(&turns(1)).validity.warnings), [FindingKind::Errors]);
-        let void = report(&turns(2)).validity;
-        assert_eq!((void.verdict, kinds(&void.voids)), (Verdict::Void, vec![FindingKind::Errors]));
-        assert_eq!(void.voids[0].seen, "2 of 100 turns failed (2 %): http_503 2");
-    }
-
-    #[test]
-    fn replies_of_another_length_void_only_when_the_length_was_forced() {
-        let short = TurnRecord { output_tokens: Some(3), ..served(0, 0, 0, 0) };
-        assert_eq!(kinds(&report(std::slice::from_ref(&short)).validity.voids), [FindingKind::OutputLength]);
-        let mut free = context(1, 1);
-        free.manifest.spec.request.ignore_eos = false;
-        let mut accumulator = Accumulator::new(free);
-        accumulator.add(&short);
-        assert_eq!(accumulator.finish(Closing::plain(State::Complete)).validity, Validity::default());
-    }
-
-    #[test]
-    fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
-        let late = TurnRecord { due_us: Micros(0), ..served(0, 6, 0, 0) };
-        assert_eq!(kinds(&report(std::slice::from_ref(&late)).validity.voids), [FindingKind::Client]);
-        let (mut started, mut found) = (context(1, 1), context(1, 1));
-        started.manifest.target = Some(Target::Sim { policy: "round_robin".into(), settings: BTreeMap::new() });
-        found.server.kind = Some("gspbench sim".into());
-        for shared in [started, found] {
-            let mut accumulator = Accumulator::new(shared);
-            accumulator.add(&late);
-            let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
-            assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
-        }
-    }
 }
 
 fn any_turn() -> impl Strategy<Value = (TurnRecord, usize)> {

@@ -26,16 +26,6 @@ pub(super) fn arrivals(seed: u64, pacing: Pacing, sessions: usize) -> Option<Vec
     Some(offsets.collect())
 }
 
-/// The numbers of an open loop that must be above 0, with their keys.
-pub(super) fn rates(pacing: Pacing) -> Vec<(&'static str, f64)> {
-    match pacing {
-        Pacing::Closed { sessions: _ } => Vec::new(),
-        Pacing::Open { per_second, burstiness, sessions: _ } => {
-            vec![("load.rate", per_second), ("load.burstiness", burstiness)]
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

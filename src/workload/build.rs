@@ -7,35 +7,16 @@ use super::digest::digest;
 use super::plan::{Plan, SessionPlan, TurnPlan};
 use super::prompt::Seat;
 use super::seed::{derive, fraction, length};
-use crate::profile::{Api, History, Order, Popularity, PromptAs, RunSpec, WorkloadSpec};
+use crate::profile::{Order, Popularity, RunSpec, WorkloadSpec};
 use crate::text::Vocabulary;
 
 /// Why a specification has no plan; each names the profile key and the way out.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    #[error("request.prompt_as = \"ids\" needs a tokenizer: give request.tokenizer, or set prompt_as = \"text\"")]
-    IdsWithoutTokenizer,
-    #[error(
-        "request.prompt_as = \"ids\" does not go with api = \"chat\", which takes text: use completions or generate"
-    )]
-    IdsInChat,
-    #[error(
-        "request.prompt_as = \"ids\" with workload.turns above 1 needs workload.history = \"synthetic\": the server's own \
-         replies are text"
-    )]
-    IdsWithRealHistory,
-    #[error("{key} may be 0: give at least 1 token")]
-    NoTokens { key: &'static str },
-    #[error("{key} is {value}: give a number above 0")]
-    NotPositive { key: &'static str, value: f64 },
     #[error(
         "a prompt may reach {tokens} tokens, more than can be counted: make system_tokens, question_tokens or turns smaller"
     )]
     TooLong { tokens: u64 },
-    #[error(
-        "workload.groups × workload.sessions_per_group is {sessions}, more than 2^32 − 1: make one of them smaller"
-    )]
-    TooManySessions { sessions: u64 },
     #[error(
         "workload.{key} of {tokens} tokens gives only {distinct} different texts, so that prompts would repeat: make it \
          longer"
@@ -48,8 +29,8 @@ pub enum PlanError {
 /// # Errors
 /// When the specification asks for what cannot be: see [`PlanError`].
 pub fn plan(spec: &RunSpec, vocabulary: &Vocabulary) -> Result<Plan, PlanError> {
-    check(spec, vocabulary)?;
     let workload = &spec.workload;
+    check(workload)?;
     let seats = seats(workload);
     let arrivals = arrival::arrivals(workload.seed, spec.load.pacing, seats.len());
     let sessions = seats.iter().enumerate().map(|(at, seat)| SessionPlan {
@@ -122,42 +103,14 @@ fn zipf_seats(workload: &WorkloadSpec, exponent: f64) -> Vec<Seat> {
 }
 
 /// What no plan can give, whatever is drawn.
-fn check(spec: &RunSpec, vocabulary: &Vocabulary) -> Result<(), PlanError> {
-    let (workload, request) = (&spec.workload, &spec.request);
-    if request.prompt_as == PromptAs::Ids {
-        if request.api == Api::Chat {
-            return Err(PlanError::IdsInChat);
-        }
-        if !vocabulary.has_ids() {
-            return Err(PlanError::IdsWithoutTokenizer);
-        }
-        if workload.turns.get() > 1 && workload.history == History::Real {
-            return Err(PlanError::IdsWithRealHistory);
-        }
-    }
-    let lengths =
-        [("workload.question_tokens", workload.question_tokens), ("workload.output_tokens", workload.output_tokens)];
-    if let Some((key, _)) = lengths.into_iter().find(|(_, length)| length.min == 0) {
-        return Err(PlanError::NoTokens { key });
-    }
-    if let Popularity::Zipf(exponent) = workload.popularity {
-        positive("workload.popularity.zipf", exponent)?;
-    }
-    arrival::rates(spec.load.pacing).into_iter().try_for_each(|(key, value)| positive(key, value))?;
+/// What only the sizes together show; everything else is checked where the specification is made.
+fn check(workload: &WorkloadSpec) -> Result<(), PlanError> {
     let turn = u64::from(workload.question_tokens.max) + u64::from(workload.output_tokens.max);
     let tokens = turn.saturating_mul(workload.turns.get().into()).saturating_add(workload.system_tokens.max.into());
     if tokens > u32::MAX.into() {
         return Err(PlanError::TooLong { tokens });
     }
-    let sessions = u64::from(workload.groups.get()) * u64::from(workload.sessions_per_group.get());
-    if sessions > u32::MAX.into() {
-        return Err(PlanError::TooManySessions { sessions });
-    }
     Ok(())
-}
-
-fn positive(key: &'static str, value: f64) -> Result<(), PlanError> {
-    if value.is_finite() && value > 0.0 { Ok(()) } else { Err(PlanError::NotPositive { key, value }) }
 }
 
 /// Refuses a plan in which two groups, or two sessions, would send the same text: reuse would then be more than planned.

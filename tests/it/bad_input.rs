@@ -27,6 +27,9 @@ fn refuses(args: &[&str], code: i32, words: &[&str]) {
     let (exit, stdout, stderr) = gspbench(args, dir.path());
     assert_eq!(exit, code, "{args:?}: {stderr}");
     assert_eq!(stdout, "", "{args:?}");
+    let results = dir.path().join("gspbench-results");
+    let left = std::fs::read_dir(&results).map(|entries| entries.count()).unwrap_or(0);
+    assert_eq!(left, 0, "{args:?} left an empty result behind");
     for word in words {
         assert!(stderr.contains(word), "{args:?}: `{word}` is not in: {stderr}");
     }
@@ -144,7 +147,7 @@ fn a_server_that_drops_streams_loses_no_finished_record() {
         }
         // The probe and every other turn are served; the rest is cut inside the stream.
         let whole = chat_stream(&["a", "b", "c"], 12);
-        if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 0 {
+        if turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(2) {
             return Answer::Whole(200, "text/event-stream", whole);
         }
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
