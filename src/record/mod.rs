@@ -3,8 +3,10 @@
 
 mod outcome;
 mod place;
+mod server;
 mod turn;
 
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
+pub use server::{CounterRole, PlaceLoad, ServerCounter};
 pub use turn::{Gap, TurnId, TurnRecord};

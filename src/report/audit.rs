@@ -4,13 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shape::{CounterDelta, RunReport, State};
+use super::reconcile;
+use super::shape::{RunReport, State};
 use crate::profile::Target;
 
 /// Failed turns, as a share of the planned ones, above which survivors no longer stand for the workload.
 const FAILURES: f64 = 0.01;
-/// Relative difference of cached tokens between client and server.
-const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
 /// Relative difference of output length from the plan.
 const OUTPUT: Limits = Limits { void: 0.02, warning: 0.005 };
 /// Send lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
@@ -20,9 +19,10 @@ const SEND_LAG_SHARE: f64 = 0.05;
 /// What our own simulator calls itself.
 const SIMULATOR: &str = "gspbench sim";
 
-struct Limits {
-    void: f64,
-    warning: f64,
+/// Bounds of a relative difference.
+pub(super) struct Limits {
+    pub(super) void: f64,
+    pub(super) warning: f64,
 }
 
 /// Whether the numbers of a run may be used, and with which caveats.
@@ -62,6 +62,8 @@ pub enum FindingKind {
     Errors,
     /// Client and server disagree on cached tokens.
     Hit,
+    /// The server served others too.
+    Traffic,
     /// Replies are not as long as planned.
     OutputLength,
     /// The client was late or short of resources.
@@ -77,11 +79,23 @@ pub enum FindingKind {
 }
 
 /// A finding and whether it voids the run.
-type Judged = (Finding, Verdict);
+pub(super) type Judged = (Finding, Verdict);
 
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
-    let checks = [restart, errors, hit, output_length, send_lag, client_resource, interrupted, estimated, debug_build];
+    let checks = [
+        restart,
+        errors,
+        reconcile::hit,
+        reconcile::hit_by_place,
+        reconcile::traffic,
+        output_length,
+        send_lag,
+        client_resource,
+        interrupted,
+        estimated,
+        debug_build,
+    ];
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
         checks.iter().filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
@@ -92,16 +106,16 @@ pub(super) fn judge(report: &RunReport) -> Validity {
     }
 }
 
-fn finding(kind: FindingKind, seen: String, limit: Option<String>, effect: &str, advice: &str) -> Finding {
+pub(super) fn finding(kind: FindingKind, seen: String, limit: Option<String>, effect: &str, advice: &str) -> Finding {
     Finding { kind, seen, limit, effect: effect.into(), advice: advice.into() }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.3}", share * 100.0).trim_end_matches('0').trim_end_matches('.').to_owned() + " %"
 }
 
 impl Limits {
-    fn judge(&self, difference: f64) -> Option<Verdict> {
+    pub(super) fn judge(&self, difference: f64) -> Option<Verdict> {
         match difference {
             d if d > self.void => Some(Verdict::Void),
             d if d > self.warning => Some(Verdict::Valid),
@@ -109,7 +123,7 @@ impl Limits {
         }
     }
 
-    fn words(&self) -> Option<String> {
+    pub(super) fn words(&self) -> Option<String> {
         Some(format!("{}, warning above {}", percent(self.void), percent(self.warning)))
     }
 }
@@ -128,42 +142,6 @@ fn errors(report: &RunReport) -> Option<Judged> {
         "see `outcome` and `detail` in requests.jsonl; lower the load or mend the server, and run again",
     );
     Some((finding, if rate > FAILURES { Verdict::Void } else { Verdict::Valid }))
-}
-
-/// Counters of cached tokens, by name, and how their labels add up.
-const CACHED_COUNTERS: [&str; 2] = ["sglang:cached_tokens_total", "vllm:prefix_cache_hits_total"];
-
-fn hit(report: &RunReport) -> Option<Judged> {
-    let totals = &report.totals;
-    let client = totals.cached_tokens.filter(|_| totals.cached_reported_turns == totals.complete)?;
-    let (name, server) = server_cached(&report.server.counters)?;
-    #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
-    let client = client as f64;
-    let difference = (client - server).abs() / client.max(server).max(1.0);
-    // The server also counts turns that failed or were cut after their prefill; they may explain as much as their share.
-    let others = super::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0);
-    let verdict = HIT.judge(difference - others)?;
-    let seen =
-        format!("replies say {client:.0} cached tokens, {name} moved by {server:.0}: {} apart", percent(difference));
-    let finding = finding(
-        FindingKind::Hit,
-        seen,
-        HIT.words(),
-        "one of the two hit rates is wrong",
-        "look for other traffic on the server, several workers behind one address, or a scrape of the wrong one",
-    );
-    Some((finding, verdict))
-}
-
-/// What the server counted as cached, of the first name that it has. `cache_source="total"` repeats the other sources.
-fn server_cached(counters: &[CounterDelta]) -> Option<(&'static str, f64)> {
-    CACHED_COUNTERS.into_iter().find_map(|name| {
-        let all: Vec<_> = counters.iter().filter(|counter| counter.name == name).collect();
-        let is_total = |c: &CounterDelta| c.labels.get("cache_source").is_some_and(|source| source == "total");
-        let parts: Vec<_> = all.iter().copied().filter(|counter| !is_total(counter)).collect();
-        let counted = if parts.is_empty() { all } else { parts };
-        (!counted.is_empty()).then(|| (name, counted.iter().filter_map(|counter| counter.delta).sum()))
-    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
@@ -228,7 +206,7 @@ fn client_verdict(report: &RunReport) -> Verdict {
 }
 
 fn restart(report: &RunReport) -> Option<Judged> {
-    let fell = report.server.counters.iter().find(|counter| counter.delta.is_some_and(|delta| delta < 0.0))?;
+    let fell = report.server.counters.iter().find(|counter| counter.fell())?;
     let finding = finding(
         FindingKind::Restart,
         format!("{} at {} fell during the run", fell.name, fell.source),

@@ -6,8 +6,10 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod counters;
 mod latency;
 mod metric;
+mod reconcile;
 mod redact;
 mod shape;
 mod tally;
