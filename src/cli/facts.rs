@@ -89,6 +89,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
         load_balance_method: facts.load_balance_method.clone(),
         kv_tokens_per_rank: facts.kv_tokens_per_rank,
         kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
+        page_tokens: facts.page_tokens,
         info: facts.info.clone(),
         ..ServerFacts::default()
     }

@@ -4,7 +4,6 @@
 //! sessions and keys, never with turns.
 
 use super::affinity::{Affinity, Follow, Spilled};
-use super::audit;
 use super::latency::{Latency, millis};
 use super::ratio;
 use super::redact::redacted;
@@ -13,6 +12,7 @@ use super::shape::{
     Totals, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
+use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{CounterRole, TurnRecord};
 use crate::stats::{Quantile, rounded};
@@ -127,6 +127,8 @@ impl Accumulator {
         server.counters = counters;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
+        let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
+        server.cold = Some(self.tally.beginnings.evidence(slack));
         let tally = &self.tally;
         let spilled = simulator_spills(&server.counters);
         let totals = tally.totals(workload.turns, state);

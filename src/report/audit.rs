@@ -68,6 +68,10 @@ pub enum FindingKind {
     OutputLength,
     /// The client was late or short of resources.
     Client,
+    /// The cache held prompts of this run before it began.
+    Warm,
+    /// Nothing shows that the cache was empty at the start.
+    ColdUnproven,
     /// A counter of the server fell during the run.
     Restart,
     /// The run ended before its plan.
@@ -85,6 +89,7 @@ pub(super) type Judged = (Finding, Verdict);
 pub(super) fn judge(report: &RunReport) -> Validity {
     let checks = [
         restart,
+        cold,
         errors,
         reconcile::hit,
         reconcile::hit_by_place,
@@ -126,6 +131,36 @@ impl Limits {
     pub(super) fn words(&self) -> Option<String> {
         Some(format!("{}, warning above {}", percent(self.void), percent(self.warning)))
     }
+}
+
+/// A warm start voids a run that was to begin cold; one that was told to leave the cache alone is only warned of it.
+fn cold(report: &RunReport) -> Option<Judged> {
+    let evidence = report.server.cold?;
+    let wants_cold = report.manifest.spec.server.flush;
+    if evidence.warm_groups > 0 {
+        let groups = evidence.cold_groups + evidence.warm_groups + evidence.silent_groups;
+        let finding = finding(
+            FindingKind::Warm,
+            format!(
+                "{} of {groups} groups found their prompt cached before this run can have put it there",
+                evidence.warm_groups
+            ),
+            Some("none".into()),
+            "reuse and TTFT are better than a cold start gives",
+            "flush every rank before the run (a 200 from one flush proves nothing), or use another seed",
+        );
+        return Some((finding, if wants_cold { Verdict::Void } else { Verdict::Valid }));
+    }
+    (evidence.silent_groups > 0 && wants_cold).then(|| {
+        let finding = finding(
+            FindingKind::ColdUnproven,
+            format!("the first turns of {} groups do not say what was cached", evidence.silent_groups),
+            None,
+            "a cache left warm by earlier requests would not be noticed",
+            "let the server report cached tokens (SGLang: --enable-cache-report, vLLM: --enable-prompt-tokens-details)",
+        );
+        (finding, Verdict::Valid)
+    })
 }
 
 fn errors(report: &RunReport) -> Option<Judged> {

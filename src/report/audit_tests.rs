@@ -111,3 +111,21 @@ fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
         assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
     }
 }
+
+#[test]
+fn a_group_that_began_warm_voids_a_run_that_was_to_begin_cold() {
+    let judged = |cached: Option<u32>, flush: bool| {
+        let mut context = context(1, 1);
+        context.server.page_tokens = Some(1);
+        context.manifest.spec.server.flush = flush;
+        let mut accumulator = Accumulator::new(context);
+        accumulator.add(&TurnRecord { cached_tokens: cached, ..served(0, 0, 0, 0) });
+        let report = accumulator.finish(Closing::plain(State::Complete));
+        (kinds(&report.validity.voids), kinds(&report.validity.warnings))
+    };
+    assert_eq!(judged(Some(64), true), (vec![], vec![]), "no more than the slack that templates take");
+    assert_eq!(judged(Some(65), true), (vec![FindingKind::Warm], vec![]));
+    assert_eq!(judged(Some(65), false), (vec![], vec![FindingKind::Warm]), "the cache was left alone on purpose");
+    assert_eq!(judged(None, true), (vec![], vec![FindingKind::ColdUnproven]));
+    assert_eq!(judged(None, false), (vec![], vec![]));
+}

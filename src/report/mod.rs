@@ -6,6 +6,7 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod cold;
 mod counters;
 mod latency;
 mod metric;
@@ -17,6 +18,7 @@ mod tally;
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
+pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use shape::{

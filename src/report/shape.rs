@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
+use super::cold::ColdEvidence;
 use crate::profile::{Pacing, RunSpec, Target};
 use crate::record::{CounterRole, Place};
 use crate::stats::Summary;
@@ -128,6 +129,12 @@ pub struct ServerFacts {
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
     pub kv_tokens_total: Option<u64>,
+    /// Tokens of a cache page: cached tokens come in multiples of it.
+    #[serde(default)]
+    pub page_tokens: Option<u32>,
+    /// What the first turns of all groups say of the cache at the start.
+    #[serde(default)]
+    pub cold: Option<ColdEvidence>,
     /// The server's own description, raw.
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::affinity::{AffinityTally, Follow};
+use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
 use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
 use super::{per_second, ratio};
@@ -25,6 +26,7 @@ pub(super) struct Tally {
     pub(super) latencies: Latencies,
     places: BTreeMap<Place, PlaceTally>,
     pub(super) affinity: AffinityTally,
+    pub(super) beginnings: Beginnings,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -50,6 +52,7 @@ impl Tally {
             latencies: Latencies::default(),
             places: BTreeMap::new(),
             affinity: AffinityTally::new(follow),
+            beginnings: Beginnings::default(),
         }
     }
 
@@ -57,6 +60,7 @@ impl Tally {
         self.totals.planned += 1;
         self.totals.resends += u64::from(turn.resends);
         self.add_span(turn);
+        self.beginnings.add(turn);
         match turn.outcome {
             Outcome::Complete => self.add_complete(turn),
             Outcome::Cancelled => {
@@ -118,6 +122,7 @@ impl Tally {
             latencies,
             places,
             affinity,
+            beginnings,
         } = other;
         self.totals.merge(totals);
         self.covered_prompt_tokens += covered_prompt_tokens;
@@ -131,6 +136,7 @@ impl Tally {
             self.places.entry(place).or_default().merge(&row);
         }
         self.affinity.merge(affinity);
+        self.beginnings.merge(beginnings);
     }
 
     /// Planned turns of which nothing was heard were cut by the end of the run, unless it still runs.

@@ -86,7 +86,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             distinct_prompts: turns,
             oracle: Oracle::default(),
         },
-        server: ServerFacts { ranks: Some(2), ..ServerFacts::default() },
+        // A page larger than any prompt here: these tests are not about cold starts.
+        server: ServerFacts { ranks: Some(2), page_tokens: Some(1 << 20), ..ServerFacts::default() },
     }
 }
 

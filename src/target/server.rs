@@ -20,6 +20,7 @@ pub struct ServerFacts {
     pub ranks: Option<u32>,
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
+    pub page_tokens: Option<u32>,
     /// `/server_info` as it came.
     pub info: Option<Value>,
 }
@@ -58,6 +59,7 @@ fn facts(info: Value) -> ServerFacts {
         ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()),
         load_balance_method: text("load_balance_method"),
         kv_tokens_per_rank: number("max_total_num_tokens"),
+        page_tokens: number("page_size").and_then(|tokens| u32::try_from(tokens).ok()),
         info: Some(info),
     }
 }
