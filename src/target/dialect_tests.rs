@@ -17,8 +17,9 @@ fn total(counters: &[ServerCounter], role: CounterRole, place: Option<&str>) -> 
 
 #[test]
 fn totals_of_real_scrapes_are_those_of_a_hand_written_table() {
+    type Row = (CounterRole, Option<&'static str>, f64);
     #[rustfmt::skip]
-    let table: &[(&str, &[(CounterRole, Option<&str>, f64)])] = &[
+    let table: &[(&str, &[Row])] = &[
         ("sglang.dp2.metrics.txt", &[
             (PromptTokens, None, 1968.0), (OutputTokens, None, 1237.0), (CachedTokensFinished, None, 1201.0),
             (Requests, None, 17.0), (AbortedRequests, None, 1.0),
