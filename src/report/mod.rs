@@ -22,8 +22,8 @@ pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use shape::{
-    Client, CounterDelta, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
-    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
+    Client, CounterDelta, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
+    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
 };
 
 pub use crate::stats::Summary;

@@ -11,7 +11,7 @@ use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
 use crate::profile::{Pacing, RunSpec, Target};
-use crate::record::{CounterRole, Place};
+use crate::record::{CounterRole, Place, PlaceLoad};
 use crate::stats::Summary;
 use crate::units::Micros;
 
@@ -140,7 +140,7 @@ pub struct ServerFacts {
     pub key_seen: KeySeen,
     pub counters: Vec<CounterDelta>,
     /// Gauges over time; empty until they are sampled during a run.
-    pub series: Vec<GaugeSample>,
+    pub series: Vec<PlaceLoad>,
 }
 
 /// Whether the server's own metrics show that routing keys arrived.
@@ -169,17 +169,6 @@ pub struct CounterDelta {
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub delta: Option<f64>,
-}
-
-/// The load of one place at one instant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GaugeSample {
-    pub t_us: Micros,
-    pub place: Place,
-    pub running: Option<u64>,
-    pub waiting: Option<u64>,
-    pub kv_used: Option<u64>,
-    pub hit_rate: Option<f64>,
 }
 
 /// Counts over the whole run. Tokens are those of complete turns, as the server counted them.

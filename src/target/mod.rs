@@ -4,12 +4,14 @@
 mod dialect;
 mod flush;
 mod launch;
+mod series;
 mod server;
 mod url;
 
 pub use dialect::{Dialect, counters, dialects};
 pub use flush::{Flush, flush};
 pub use launch::{Launched, launch_sim};
+pub use series::watch;
 pub use server::{Scrape, ServerFacts, ask, models, scrape};
 pub use url::join;
 
