@@ -6,11 +6,13 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod client;
 mod latency;
 mod metric;
 mod redact;
 mod shape;
 mod tally;
+mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
@@ -18,8 +20,8 @@ pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use shape::{
-    Client, CounterDelta, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
-    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
+    Client, CounterDelta, Drain, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
+    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows, WorkloadFacts,
 };
 
 pub use crate::stats::Summary;
