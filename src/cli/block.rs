@@ -103,7 +103,7 @@ impl Block<'_> {
         Context {
             manifest,
             workload: super::facts::workload(&self.plan, ranks),
-            server: super::facts::server(&self.site.facts, self.site.model.clone()),
+            server: super::facts::server(self.site),
         }
     }
 
@@ -235,29 +235,10 @@ fn limits(spec: &RunSpec) -> Limits {
     }
 }
 
-/// Every counter that either scrape has, with its growth. A counter that only the second one has started from nothing.
+/// The growth of every counter, the target's own first.
 fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let mut deltas = Vec::new();
-    for (source, scrape) in after {
-        let key = |counter: &target::Counter| (counter.name.clone(), counter.labels.clone());
-        let earlier = before.get(source);
-        let earlier: BTreeMap<_, _> =
-            earlier.iter().flat_map(|scrape| &scrape.counters).map(|counter| (key(counter), counter.value)).collect();
-        deltas.extend(scrape.counters.iter().map(|counter| {
-            let before = earlier.get(&key(counter)).copied();
-            let delta = counter.value - before.unwrap_or(0.0);
-            CounterDelta {
-                source: source.clone(),
-                name: counter.name.clone(),
-                labels: counter.labels.clone(),
-                before,
-                after: Some(counter.value),
-                // A counter that fell has started again: what it counted in between is lost.
-                delta: (delta >= 0.0).then_some(delta),
-            }
-        }));
-    }
-    deltas
+    let earlier = |source| before.get(source).map_or(&[][..], |scrape| &scrape.counters);
+    after.iter().flat_map(|(source, scrape)| CounterDelta::between(source, earlier(source), &scrape.counters)).collect()
 }
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::site::Site;
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{Place, TurnId, TurnRecord};
 use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, metrics};
-use crate::target;
 use crate::text::{TextError, Vocabulary};
 use crate::workload::{self, Plan};
 
@@ -78,11 +78,13 @@ pub(super) fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<
     Some(ObservedOracle { reuse: observed.reuse, cold_pairs: observed.cold_pairs })
 }
 
-pub(super) fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts {
+pub(super) fn server(site: &Site) -> ServerFacts {
+    let facts = &site.facts;
     ServerFacts {
+        address: Some(site.base.clone()),
         kind: facts.kind.clone(),
         version: facts.version.clone(),
-        model,
+        model: site.model.clone(),
         ranks: facts.ranks,
         load_balance_method: facts.load_balance_method.clone(),
         kv_tokens_per_rank: facts.kv_tokens_per_rank,

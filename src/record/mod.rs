@@ -4,9 +4,11 @@
 mod load;
 mod outcome;
 mod place;
+mod server;
 mod turn;
 
 pub use load::{EndedBy, Marks};
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
+pub use server::{CounterRole, PlaceLoad, ServerCounter};
 pub use turn::{Gap, TurnId, TurnRecord};

@@ -14,7 +14,7 @@ use super::shape::{
 };
 use super::tally::Tally;
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{EndedBy, Marks, TurnRecord};
+use crate::record::{CounterRole, EndedBy, Marks, TurnRecord};
 use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
@@ -202,7 +202,7 @@ impl Accumulator {
 fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
     let spills: Vec<f64> = counters
         .iter()
-        .filter(|counter| counter.name == "gspbench_sim_spilled_total")
+        .filter(|counter| counter.role == Some(CounterRole::Spills))
         .filter_map(|counter| counter.delta)
         .collect();
     let turns = spills.iter().sum::<f64>().round() as u64;

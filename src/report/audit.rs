@@ -4,18 +4,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::client;
-use super::shape::{CounterDelta, RunReport, State};
+use super::shape::{RunReport, State};
+use super::{client, reconcile};
 
-/// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the workload.
+/// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
+/// workload.
 const FAILURES: f64 = 0.01;
-/// Relative difference of cached tokens between client and server.
-const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
 /// Relative difference of output length from the plan.
 const OUTPUT: Limits = Limits { void: 0.02, warning: 0.005 };
-struct Limits {
-    void: f64,
-    warning: f64,
+/// Bounds of a relative difference.
+pub(super) struct Limits {
+    pub(super) void: f64,
+    pub(super) warning: f64,
 }
 
 /// Whether the numbers of a run may be used, and with which caveats.
@@ -55,6 +55,8 @@ pub enum FindingKind {
     Errors,
     /// Client and server disagree on cached tokens.
     Hit,
+    /// The server served others too.
+    Traffic,
     /// Replies are not as long as planned.
     OutputLength,
     /// The client was late or short of resources.
@@ -78,7 +80,7 @@ pub(super) type Judged = (Finding, Verdict);
 
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
-    let checks = [restart, errors, hit, output_length];
+    let checks = [restart, errors, reconcile::hit, reconcile::hit_by_place, reconcile::traffic, output_length];
     let notes = [interrupted, estimated, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
@@ -100,7 +102,7 @@ pub(super) fn percent(share: f64) -> String {
 }
 
 impl Limits {
-    fn judge(&self, difference: f64) -> Option<Verdict> {
+    pub(super) fn judge(&self, difference: f64) -> Option<Verdict> {
         match difference {
             d if d > self.void => Some(Verdict::Void),
             d if d > self.warning => Some(Verdict::Valid),
@@ -108,7 +110,7 @@ impl Limits {
         }
     }
 
-    fn words(&self) -> Option<String> {
+    pub(super) fn words(&self) -> Option<String> {
         Some(format!("{}, warning above {}", percent(self.void), percent(self.warning)))
     }
 }
@@ -127,42 +129,6 @@ fn errors(report: &RunReport) -> Option<Judged> {
         "see `outcome` and `detail` in requests.jsonl; lower the load or mend the server, and run again",
     );
     Some((finding, if rate > FAILURES { Verdict::Void } else { Verdict::Valid }))
-}
-
-/// Counters of cached tokens, by name, and how their labels add up.
-const CACHED_COUNTERS: [&str; 2] = ["sglang:cached_tokens_total", "vllm:prefix_cache_hits_total"];
-
-fn hit(report: &RunReport) -> Option<Judged> {
-    let totals = &report.totals;
-    let client = totals.cached_tokens.filter(|_| totals.cached_reported_turns == totals.complete)?;
-    let (name, server) = server_cached(&report.server.counters)?;
-    #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
-    let client = client as f64;
-    let difference = (client - server).abs() / client.max(server).max(1.0);
-    // The server also counts turns that failed or were cut after their prefill; they may explain as much as their share.
-    let others = super::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0);
-    let verdict = HIT.judge(difference - others)?;
-    let seen =
-        format!("replies say {client:.0} cached tokens, {name} moved by {server:.0}: {} apart", percent(difference));
-    let finding = finding(
-        FindingKind::Hit,
-        seen,
-        HIT.words(),
-        "one of the two hit rates is wrong",
-        "look for other traffic on the server, several workers behind one address, or a scrape of the wrong one",
-    );
-    Some((finding, verdict))
-}
-
-/// What the server counted as cached, of the first name that it has. `cache_source="total"` repeats the other sources.
-fn server_cached(counters: &[CounterDelta]) -> Option<(&'static str, f64)> {
-    CACHED_COUNTERS.into_iter().find_map(|name| {
-        let all: Vec<_> = counters.iter().filter(|counter| counter.name == name).collect();
-        let is_total = |c: &CounterDelta| c.labels.get("cache_source").is_some_and(|source| source == "total");
-        let parts: Vec<_> = all.iter().copied().filter(|counter| !is_total(counter)).collect();
-        let counted = if parts.is_empty() { all } else { parts };
-        (!counted.is_empty()).then(|| (name, counted.iter().filter_map(|counter| counter.delta).sum()))
-    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
@@ -187,7 +153,7 @@ fn output_length(report: &RunReport) -> Option<Judged> {
 }
 
 fn restart(report: &RunReport) -> Option<Judged> {
-    let fell = report.server.counters.iter().find(|counter| counter.delta.is_some_and(|delta| delta < 0.0))?;
+    let fell = report.server.counters.iter().find(|counter| counter.fell())?;
     let finding = finding(
         FindingKind::Restart,
         format!("{} at {} fell during the run", fell.name, fell.source),

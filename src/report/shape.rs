@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use crate::profile::{LoadSpec, Pacing, RunSpec, Target};
-use crate::record::{EndedBy, Place};
+use crate::record::{CounterRole, EndedBy, Place};
 use crate::stats::Summary;
 use crate::units::Micros;
 
@@ -121,6 +121,9 @@ pub struct ObservedOracle {
 /// The system under test, as it described itself and as its counters moved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerFacts {
+    /// The base URL that the turns went to.
+    #[serde(default)]
+    pub address: Option<String>,
     pub kind: Option<String>,
     pub version: Option<String>,
     pub model: Option<String>,
@@ -153,6 +156,12 @@ pub struct CounterDelta {
     pub source: String,
     pub name: String,
     pub labels: BTreeMap<String, String>,
+    /// What it counts, in words that all servers share.
+    #[serde(default)]
+    pub role: Option<CounterRole>,
+    /// The rank or node that it speaks of; absent for the whole server.
+    #[serde(default)]
+    pub place: Option<Place>,
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub delta: Option<f64>,
