@@ -48,7 +48,11 @@ fn a_backlog_is_caught_up() {
     let Ran { driven, records, .. } = run(|clock| load(&open(5_000.0, 10_000), limits(), clock), stalled);
     let sent = sent(&records);
     assert_eq!((sent.len(), sent[9_999]), (10_000, 1_999_800));
-    assert_eq!(sent.iter().filter(|at| **at == 700_000).count(), 1_001, "all that was due in the stall, and one on time");
+    assert_eq!(
+        sent.iter().filter(|at| **at == 700_000).count(),
+        1_001,
+        "all that was due in the stall, and one on time"
+    );
     assert_eq!(driven.ended.since(driven.started), Micros(1_999_800));
 }
 
@@ -153,7 +157,8 @@ fn an_open_loop_is_full_after_its_ramp_until_the_last_arrival() {
 #[test]
 fn the_duration_cuts_what_is_under_way_and_sends_nothing_more() {
     let limits = Limits { duration: Some(2_050 * MS), ..closed(4) };
-    let Ran { driven, records, marks, .. } = run(|clock| load(&sessions(1, 100, 2), limits, clock), taking(|_| 1_500 * MS));
+    let Ran { driven, records, marks, .. } =
+        run(|clock| load(&sessions(1, 100, 2), limits, clock), taking(|_| 1_500 * MS));
     assert_eq!((driven.ended_by, driven.ended), (EndedBy::Duration, Micros(2_050_000)));
     let outcomes = |outcome| records.iter().filter(|turn| turn.outcome == outcome).count();
     assert_eq!((outcomes(Outcome::Complete), outcomes(Outcome::Cancelled), records.len()), (4, 4, 8));
@@ -198,7 +203,7 @@ fn a_cap_under_a_rate_delays_and_is_told_apart_from_lag() {
 fn a_record_that_waits_to_be_taken_makes_the_next_turn_late_and_that_is_seen() {
     let lag = crate::clock::run_virtual(|clock| async move {
         let load = load(&sessions(1, 20, 1), closed(1), &clock);
-        let (sender, mut receiver) = mpsc::channel(1);
+        let (sender, mut receiver) = mpsc::channel::<TurnRecord>(1);
         let serve = taking(|_| MS);
         let now = clock.clone();
         let send = move |turn: TurnRecord, _: Bytes| {

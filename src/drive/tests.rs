@@ -1,7 +1,5 @@
 //! The loop on the virtual clock: exact times, no socket.
 
-use std::sync::Mutex;
-
 use super::*;
 use crate::clock::run_virtual;
 use crate::profile::{self, raw};
@@ -136,7 +134,10 @@ fn a_limit_of_turns_moves_due_times_only_without_a_rate() {
     let Ran { records, max_in_flight, .. } =
         run(|clock| load(&closed, limits(Some(3), Some(1), Duration::ZERO), clock), steady(100 * MS));
     assert_eq!(max_in_flight, 1);
-    assert!(records.iter().all(|turn| turn.cap_wait_us.is_none() && turn.sent_us == Some(turn.due_us)), "due is the permit's instant");
+    assert!(
+        records.iter().all(|turn| turn.cap_wait_us.is_none() && turn.sent_us == Some(turn.due_us)),
+        "due is the permit's instant"
+    );
     let open = format!("{closed}\nload.rate = 1000.0");
     let Ran { records, max_in_flight, .. } =
         run(|clock| load(&open, limits(None, Some(1), Duration::ZERO), clock), steady(100 * MS));
@@ -169,7 +170,8 @@ fn a_failed_turn_ends_its_session_and_every_planned_turn_has_one_record() {
         turn.outcome = if fails { Outcome::Failed(Failure::Http(500)) } else { Outcome::Complete };
         turn
     };
-    let Ran { records, .. } = run(|clock| load(&sessions(1, 2, 4), limits(Some(2), None, Duration::ZERO), clock), serve);
+    let Ran { records, .. } =
+        run(|clock| load(&sessions(1, 2, 4), limits(Some(2), None, Duration::ZERO), clock), serve);
     let of = |session| {
         let mut turns: Vec<_> = records.iter().filter(|turn| turn.session == session).collect();
         turns.sort_by_key(|turn| turn.turn);

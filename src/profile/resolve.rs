@@ -332,7 +332,8 @@ fn check_combinations(spec: &RunSpec) -> Checked<()> {
         return Err(ProfileError::value("request.prompt_as", why));
     }
     if spec.load.duration.is_some_and(|duration| spec.load.ramp_up >= duration) {
-        let why = "it takes as long as `load.duration` or longer, so that the load never reaches its height: make it shorter";
+        let why =
+            "it takes as long as `load.duration` or longer, so that the load never reaches its height: make it shorter";
         return Err(ProfileError::value("load.ramp_up", why));
     }
     if spec.request.chat_layout == ChatLayout::Merged && spec.request.api != Api::Chat {

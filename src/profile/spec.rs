@@ -159,6 +159,26 @@ pub struct LoadSpec {
     pub warmup_sessions: u32,
 }
 
+impl std::fmt::Display for LoadSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pacing, max_turns_in_flight, ramp_up, duration, think, warmup_sessions: _ } = self;
+        match pacing {
+            Pacing::Closed { sessions } => write!(f, "closed loop, {sessions} sessions in flight")?,
+            Pacing::Open { per_second, gaps, sessions } => {
+                write!(f, "open loop, {per_second} sessions/s, {gaps}")?;
+                sessions.map_or(Ok(()), |cap| write!(f, ", at most {cap} in flight"))?;
+            }
+        }
+        max_turns_in_flight.map_or(Ok(()), |turns| write!(f, ", at most {turns} turns in flight"))?;
+        let spans = [("think time", Some(*think)), ("ramp-up", Some(*ramp_up)), ("at most", *duration)];
+        for (what, span) in spans {
+            span.filter(|span| !span.is_zero())
+                .map_or(Ok(()), |span| write!(f, ", {what} {} s", span.as_secs_f64()))?;
+        }
+        Ok(())
+    }
+}
+
 /// Closed: a session starts when another ends. Open: sessions start by a schedule; a cap delays them but moves no due time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

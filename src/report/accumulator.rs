@@ -9,8 +9,8 @@ use super::latency::{Latency, millis};
 use super::ratio;
 use super::redact::redacted;
 use super::shape::{
-    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate, State,
-    Totals, Windows, WorkloadFacts,
+    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
+    State, Totals, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
 use crate::profile::{LoadSpec, Pacing};
@@ -135,17 +135,8 @@ impl Accumulator {
     /// The report. It may be asked for at any time: a run under way is a state like any other.
     #[must_use]
     pub fn finish(&self, closing: Closing) -> RunReport {
-        let Closing {
-            state,
-            ended_by,
-            counters,
-            key_seen,
-            observed,
-            in_flight_max,
-            redials,
-            runtime_lag,
-            cpu_cores,
-        } = closing;
+        let Closing { state, ended_by, counters, key_seen, observed, in_flight_max, redials, runtime_lag, cpu_cores } =
+            closing;
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
         server.key_seen = key_seen;

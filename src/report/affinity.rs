@@ -239,7 +239,8 @@ impl AffinityTally {
 
     /// A key a session is where its session was; one of a single turn is where that turn was, and nowhere else.
     fn keys(&self, seen: &Whole, loads: &[(Place, u64)]) -> Keys {
-        let per_place = |at: &dyn Fn(&Place, u64) -> u64| loads.iter().map(|(place, turns)| at(place, *turns)).collect();
+        let per_place =
+            |at: &dyn Fn(&Place, u64) -> u64| loads.iter().map(|(place, turns)| at(place, *turns)).collect();
         match (self.follow.key_by, self.follow.turns) {
             (KeyScope::Session, 1) => {
                 Keys { count: self.turns, off_majority: 0, per_place: per_place(&|_, turns| turns) }
@@ -465,7 +466,10 @@ mod tests {
         let mut tally = AffinityTally::new(Follow { turns: 1, ..follow(KeyScope::Session) });
         (0..4).for_each(|session| tally.add(&turn(session, 0, Some(u16::from(session == 0)))));
         let affinity = tally.finish(&loads());
-        assert_eq!((affinity.keys, affinity.off_majority_turns, affinity.keys_per_rank), (Some(4), Some(0), vec![3, 1, 0]));
+        assert_eq!(
+            (affinity.keys, affinity.off_majority_turns, affinity.keys_per_rank),
+            (Some(4), Some(0), vec![3, 1, 0])
+        );
     }
 
     proptest! {

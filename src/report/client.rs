@@ -89,7 +89,10 @@ fn cap_wait(report: &RunReport) -> Option<Judged> {
     let wait = report.client.cap_wait_ms.filter(|wait| wait.p99 > lag_limit(report))?;
     let finding = finding(
         FindingKind::Cap,
-        format!("turns waited for a permit of --max-concurrency or --max-turns-in-flight: p50 {:.1} ms, p99 {:.1} ms", wait.p50, wait.p99),
+        format!(
+            "turns waited for a permit of --max-concurrency or --max-turns-in-flight: p50 {:.1} ms, p99 {:.1} ms",
+            wait.p50, wait.p99
+        ),
         Some(format!("{:.1} ms", lag_limit(report))),
         "this is no open loop any more: TTFT from due has the wait in it, TTFT has not",
         "raise the cap, or lower the rate",

@@ -22,8 +22,9 @@ pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use shape::{
-    Client, CounterDelta, Drain, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
-    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows, WorkloadFacts,
+    Client, CounterDelta, Drain, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle,
+    Oracle, PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows,
+    WorkloadFacts,
 };
 
 pub use crate::stats::Summary;

@@ -4,13 +4,12 @@
 //! are integers, ratios lie in 0…1. Unknown keys are ignored, so that an older program reads a newer file.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
-use crate::profile::{LoadSpec, Pacing, RunSpec, Target};
+use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place};
 use crate::stats::Summary;
 use crate::units::Micros;
@@ -323,20 +322,7 @@ impl Manifest {
     /// The load that was asked for, in words.
     #[must_use]
     pub fn load(&self) -> String {
-        let LoadSpec { pacing, ramp_up, duration, .. } = &self.spec.load;
-        let seconds = |word: &str, span: &Duration| format!(", {word} {} s", span.as_secs_f64());
-        let ramp_up = Some(ramp_up).filter(|ramp| !ramp.is_zero()).map_or(String::new(), |span| seconds("ramp-up", span));
-        let duration = duration.as_ref().map_or(String::new(), |span| seconds("at most", span));
-        let load = match pacing {
-            Pacing::Closed { sessions } => format!("closed loop, {sessions} sessions in flight"),
-            Pacing::Open { per_second, gaps, sessions: None } => {
-                format!("open loop, {per_second} sessions/s, {gaps}")
-            }
-            Pacing::Open { per_second, gaps, sessions: Some(cap) } => {
-                format!("open loop, {per_second} sessions/s, {gaps}, at most {cap} in flight")
-            }
-        };
-        load + &ramp_up + &duration
+        self.spec.load.to_string()
     }
 }
 

@@ -95,7 +95,12 @@ impl WindowTally {
     }
 
     /// The window, or why there is none.
-    pub(super) fn steady(&self, load: &LoadSpec, run: Option<Span>, ended_by: Option<EndedBy>) -> Result<Window, String> {
+    pub(super) fn steady(
+        &self,
+        load: &LoadSpec,
+        run: Option<Span>,
+        ended_by: Option<EndedBy>,
+    ) -> Result<Window, String> {
         let limit = limit(load);
         let Marks { full: Some(from), last_start: Some(to) } = self.marks else {
             return Err(match (self.marks.full, limit, ended_by) {
@@ -168,7 +173,8 @@ fn join(a: Marks, b: Marks) -> Marks {
 /// it of all, the same; the sum is exact.
 fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
     let Some(first) = turn.first_us else { return vec![] };
-    let frames = || std::iter::once((0, turn.first_frame_tokens)).chain(turn.gaps.iter().map(|gap| (gap.us, gap.tokens)));
+    let frames =
+        || std::iter::once((0, turn.first_frame_tokens)).chain(turn.gaps.iter().map(|gap| (gap.us, gap.tokens)));
     let told: Option<u64> = frames().map(|(_, tokens)| tokens.map(u64::from)).sum();
     let told = told.filter(|sum| *sum > 0);
     let weights = told.unwrap_or_else(|| frames().map(|_| 1).sum());

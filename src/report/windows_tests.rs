@@ -72,9 +72,8 @@ fn tokens_of_a_cut_turn_count_when_they_came() {
         output_tokens: Some(u32::try_from(frames).unwrap()),
         ..served(0, from, 0, 0)
     };
-    let turns: Vec<_> = (0..4)
-        .flat_map(|_| [frames(0, 15, Outcome::Complete), frames(1_500, 5, Outcome::Cancelled)])
-        .collect();
+    let turns: Vec<_> =
+        (0..4).flat_map(|_| [frames(0, 15, Outcome::Complete), frames(1_500, 5, Outcome::Cancelled)]).collect();
     let tally = tally(marks(0, 2_050), &turns);
     assert_eq!(tally.tokens.values().sum::<u64>(), 80);
     assert_eq!((tally.sent, tally.latencies().of(crate::report::Latency::E2e).count()), (4, 4));

@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn even_gaps_are_all_one_over_the_rate() {
         let all = arrive(7, 200.0, Gaps::Even, 0, 2_000);
-        assert_eq!((all[0], all[1], all[1_999]), (Duration::ZERO, Duration::from_millis(5), Duration::from_millis(9_995)));
+        assert_eq!(
+            (all[0], all[1], all[1_999]),
+            (Duration::ZERO, Duration::from_millis(5), Duration::from_millis(9_995))
+        );
     }
 
     #[test]

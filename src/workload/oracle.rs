@@ -202,7 +202,9 @@ fn prompts<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u6
 /// What each turn of a session leaves in its cache for the next ones.
 fn remains<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u64> + use<'a> {
     let history = plan.workload.history;
-    prompts(plan, session).zip(&session.turns).map(move |(prompt, turn)| remains_of(history, prompt, turn.output_tokens))
+    prompts(plan, session)
+        .zip(&session.turns)
+        .map(move |(prompt, turn)| remains_of(history, prompt, turn.output_tokens))
 }
 
 fn remains_of(history: History, prompt: u64, output: u32) -> u64 {
