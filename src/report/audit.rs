@@ -4,21 +4,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reconcile;
 use super::shape::{RunReport, State};
-use crate::profile::Target;
+use super::{client, reconcile};
 
-/// Failed turns, as a share of the planned ones, above which survivors no longer stand for the workload.
+/// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
+/// workload.
 const FAILURES: f64 = 0.01;
 /// Relative difference of output length from the plan.
 const OUTPUT: Limits = Limits { void: 0.02, warning: 0.005 };
-/// Send lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
-const SEND_LAG_MS: f64 = 5.0;
-const SEND_LAG_SHARE: f64 = 0.05;
-
-/// What our own simulator calls itself.
-const SIMULATOR: &str = "gspbench sim";
-
 /// Bounds of a relative difference.
 pub(super) struct Limits {
     pub(super) void: f64,
@@ -72,6 +65,10 @@ pub enum FindingKind {
     Warm,
     /// Nothing shows that the cache was empty at the start.
     ColdUnproven,
+    /// A cap held turns back under a rate.
+    Cap,
+    /// Sessions started at another rate than planned.
+    Rate,
     /// A counter of the server fell during the run.
     Restart,
     /// The run ended before its plan.
@@ -87,22 +84,11 @@ pub(super) type Judged = (Finding, Verdict);
 
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
-    let checks = [
-        restart,
-        cold,
-        errors,
-        reconcile::hit,
-        reconcile::hit_by_place,
-        reconcile::traffic,
-        output_length,
-        send_lag,
-        client_resource,
-        interrupted,
-        estimated,
-        debug_build,
-    ];
+    let checks = [restart, cold, errors, reconcile::hit, reconcile::hit_by_place, reconcile::traffic, output_length];
+    let notes = [interrupted, estimated, debug_build];
+    let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
-        checks.iter().filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
+        checks.filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
     Validity {
         verdict: if voids.is_empty() { Verdict::Valid } else { Verdict::Void },
@@ -198,46 +184,6 @@ fn output_length(report: &RunReport) -> Option<Judged> {
         "check that the server honours `ignore_eos` and that its context is long enough",
     );
     Some((finding, verdict))
-}
-
-fn send_lag(report: &RunReport) -> Option<Judged> {
-    let lag = report.client.send_lag_ms?.p99;
-    let median_ttft = report.metrics.ttft_ms.map_or(0.0, |ttft| ttft.p50);
-    let limit = SEND_LAG_MS.max(SEND_LAG_SHARE * median_ttft);
-    if lag <= limit / 2.0 {
-        return None;
-    }
-    let finding = finding(
-        FindingKind::Client,
-        format!("send lag p99 {lag:.1} ms"),
-        Some(format!("{limit:.1} ms, warning above {:.1} ms", limit / 2.0)),
-        "requests left later than planned, so the load was lighter than asked for",
-        "give the client more cores, or lower the load",
-    );
-    let verdict = if lag > limit { client_verdict(report) } else { Verdict::Valid };
-    Some((finding, verdict))
-}
-
-fn client_resource(report: &RunReport) -> Option<Judged> {
-    let turns = *report.totals.failed_by_kind.get("client_resource")?;
-    let finding = finding(
-        FindingKind::Client,
-        format!("{turns} turns failed because this host ran out of ports, descriptors or memory"),
-        Some("none".into()),
-        "the server never saw them",
-        "raise `ulimit -n`, widen the port range, or lower the load",
-    );
-    Some((finding, client_verdict(report)))
-}
-
-/// A simulated server of our own shares the client's cores, started by us or found at an address: its client is busy by
-/// design, and no one buys hardware by its numbers.
-fn client_verdict(report: &RunReport) -> Verdict {
-    match report.manifest.target {
-        _ if report.server.kind.as_deref() == Some(SIMULATOR) => Verdict::Valid,
-        Some(Target::Sim { .. }) => Verdict::Valid,
-        Some(Target::Url(_)) | None => Verdict::Void,
-    }
 }
 
 fn restart(report: &RunReport) -> Option<Judged> {

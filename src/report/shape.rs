@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
-use crate::profile::{Pacing, RunSpec, Target};
-use crate::record::{CounterRole, Place, PlaceLoad};
+use crate::profile::{RunSpec, Target};
+use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
 use crate::units::Micros;
 
@@ -23,6 +23,8 @@ pub const SCHEMA: u32 = 1;
 pub struct RunReport {
     pub schema: u32,
     pub state: State,
+    /// Null while the run is under way, or when it was killed.
+    pub ended_by: Option<EndedBy>,
     pub manifest: Manifest,
     pub workload: WorkloadFacts,
     pub server: ServerFacts,
@@ -198,10 +200,24 @@ pub struct Totals {
 /// Rates and latencies of parts of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Windows {
+    /// From the first request sent to the last reply ended.
     pub whole: Window,
+    /// Full load. Closed loop: from the first instant at the limit to the start of the plan's last session. Open loop: from
+    /// the end of the ramp-up to the last due. Either ends with the sending, if a duration or a signal ended that before.
+    /// Latencies of turns sent inside; requests by done; tokens by arrival, in the bins of 100 ms that lie inside.
     pub steady: Option<Window>,
-    /// Why there is no steady window.
+    /// Why there is no steady window: it needs 20 % of the run, and two turns for each that may be in flight.
     pub steady_reason: Option<String>,
+    pub drain: Option<Drain>,
+}
+
+/// The tail of a run: from the last start, when load begins to fall, to the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drain {
+    pub from_us: Micros,
+    pub seconds: f64,
+    /// Of the whole window.
+    pub share: f64,
 }
 
 /// One span of the run.
@@ -263,9 +279,15 @@ pub struct PlaceRow {
 pub struct Client {
     /// Sent − due, of every turn that was sent.
     pub send_lag_ms: Option<Summary>,
+    /// Send lag without the wait for a cap: what this program and this host made late.
+    pub own_lag_ms: Option<Summary>,
+    /// How late a task that asks to be woken every 10 ms was woken. The timer itself is up to 2 ms late.
     pub runtime_lag_ms: Option<Summary>,
+    /// How long caps held turns back under a rate; null without both.
     pub cap_wait_ms: Option<Summary>,
-    /// Cores kept busy by this process.
+    /// Null in a closed loop.
+    pub rate: Option<StartRate>,
+    /// Cores kept busy by this process, on average over the measured part: user and system time over wall time.
     pub cpu_cores: Option<f64>,
     /// Connections that carried requests.
     pub connections: Option<u64>,
@@ -273,6 +295,16 @@ pub struct Client {
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
     pub littles_law_ratio: Option<f64>,
+}
+
+/// Sessions a second in an open loop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StartRate {
+    pub asked: f64,
+    /// As the schedule came out, over the sessions that were started: random gaps and a ramp-up have a rate of their own.
+    pub planned: Option<f64>,
+    /// As they were sent.
+    pub achieved: Option<f64>,
 }
 
 /// Turns between sent and done.
@@ -286,13 +318,7 @@ impl Manifest {
     /// The load that was asked for, in words.
     #[must_use]
     pub fn load(&self) -> String {
-        match self.spec.load.pacing {
-            Pacing::Closed { sessions } => format!("closed loop, {sessions} sessions in flight"),
-            Pacing::Open { per_second, sessions: None, .. } => format!("open loop, {per_second} sessions/s"),
-            Pacing::Open { per_second, sessions: Some(cap), .. } => {
-                format!("open loop, {per_second} sessions/s, at most {cap} in flight")
-            }
-        }
+        self.spec.load.to_string()
     }
 }
 
@@ -304,9 +330,9 @@ impl Totals {
             && self.failed == self.failed_by_kind.values().sum::<u64>()
     }
 
-    /// Failed turns as a share of the planned ones.
+    /// Failed turns as a share of the planned ones that the end of the run did not cut.
     #[must_use]
     pub fn failure_rate(&self) -> Option<f64> {
-        super::ratio(self.failed, self.planned)
+        super::ratio(self.failed, self.planned.saturating_sub(self.cancelled))
     }
 }
