@@ -61,7 +61,7 @@ def oha_report(out):
 
 def sglang_command(c, port, out):
     backend = {"chat": "sglang-oai-chat", "generate": "sglang", "completions": "sglang-oai"}[c["api"]]
-    return (f"{PEERS_DIR}/venv-sglang/bin/python {PEERS_DIR}/sglbench.py --backend {backend} --host 127.0.0.1 --port {port} "
+    return (f"{PEERS_DIR}/venv/bin/python {PEERS_DIR}/sglbench.py --backend {backend} --host 127.0.0.1 --port {port} "
             f"--dataset-name random-ids --random-input-len {PROMPT} --random-output-len {c['toks']} --random-range-ratio 1.0 "
             f"--num-prompts {c['n']} --max-concurrency {c['conc']} --model {TOKENIZER} --tokenizer {TOKENIZER} "
             f"--warmup-requests 0 --output-file {out}/report.jsonl --disable-tqdm --disable-retokenize")

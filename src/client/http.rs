@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tokio::time::{Instant as TokioInstant, timeout_at};
+use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
+use super::deadline::Deadline;
 use super::machine::{End, Machine};
 use super::network;
 use crate::clock::Clock;
@@ -129,10 +130,12 @@ impl Client {
         let sent = Arc::new(OnceLock::new());
         let headers = inner.turn_headers(&turn);
         let mut machine = Machine::new(inner.settings.shape.request.api, turn);
+        // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
+        let cancel = inner.cancel.child_token();
         let end = tokio::select! {
             biased;
             end = inner.exchange(&mut machine, headers, StampedBody { bytes: Some(body), sent: Arc::clone(&sent) }) => end,
-            () = inner.cancel.cancelled() => End::Cancelled,
+            () = cancel.cancelled() => End::Cancelled,
         };
         if let Some(at) = sent.get() {
             machine.record().sent_us = Some(inner.clock.at(*at).into());
@@ -158,29 +161,31 @@ impl Inner {
 
     async fn exchange(&self, machine: &mut Machine, headers: HeaderMap, body: StampedBody) -> End {
         let Settings { url, connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
-        let deadline = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
+        let mut deadline = Deadline::at(TokioInstant::now() + *connect_timeout + *first_byte_timeout);
         let sending = self.http.post(url).headers(headers).body(reqwest::Body::wrap(body)).send();
-        let mut response = match timeout_at(deadline, sending).await {
-            Err(_) => return first_byte_end(*first_byte_timeout),
-            Ok(Err(why)) => return network::end(&why),
-            Ok(Ok(response)) => response,
+        let mut response = match deadline.bound(sending).await {
+            None => return first_byte_end(*first_byte_timeout),
+            Some(Err(why)) => return network::end(&why),
+            Some(Ok(response)) => response,
         };
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
-        let mut deadline = deadline;
         let mut has_bytes = false;
         loop {
-            match timeout_at(deadline, response.chunk()).await {
-                Ok(Ok(Some(bytes))) => machine.feed(&bytes, self.now()),
-                Ok(Ok(None)) => return End::Clean,
-                Ok(Err(why)) => return network::end(&why),
-                Err(_) if machine.is_done() => return End::Clean,
-                Err(_) if has_bytes => return idle_end(*idle_timeout),
-                Err(_) => return first_byte_end(*first_byte_timeout),
+            match deadline.bound(response.chunk()).await {
+                Some(Ok(Some(bytes))) => {
+                    let at = TokioInstant::now();
+                    machine.feed(&bytes, self.clock.at(at.into_std()).into());
+                    has_bytes = true;
+                    deadline.set(at + if machine.is_done() { DRAIN } else { *idle_timeout });
+                }
+                Some(Ok(None)) => return End::Clean,
+                Some(Err(why)) => return network::end(&why),
+                None if machine.is_done() => return End::Clean,
+                None if has_bytes => return idle_end(*idle_timeout),
+                None => return first_byte_end(*first_byte_timeout),
             }
-            has_bytes = true;
-            deadline = TokioInstant::now() + if machine.is_done() { DRAIN } else { *idle_timeout };
         }
     }
 
