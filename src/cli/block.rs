@@ -177,6 +177,9 @@ impl Block<'_> {
         let limits = limits(self.spec);
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
         let load = self.load(prompter, clock, Arc::clone(&in_flight));
+        if let Some(at_once) = at_once(limits, self.plan.sessions.len()) {
+            client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once).await;
+        }
         let (sender, receiver) = mpsc::channel(4 * limits.sessions.unwrap_or(256));
         let preparing = client.clone();
         let estimate = super::facts::estimate(self.spec, self.vocabulary);
@@ -233,6 +236,11 @@ fn limits(spec: &RunSpec) -> Limits {
         turns: spec.load.max_turns_in_flight.map(|n| n.get() as usize),
         think: spec.load.think,
     }
+}
+
+/// How many turns may leave in the first instant: the slots, where there are any.
+fn at_once(limits: Limits, sessions: usize) -> Option<usize> {
+    Some(limits.sessions?.min(limits.turns.unwrap_or(usize::MAX)).min(sessions))
 }
 
 /// Every counter that either scrape has, with its growth. A counter that only the second one has started from nothing.

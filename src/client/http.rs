@@ -26,6 +26,9 @@ use crate::workload::Prompt;
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
+/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
+const OPENING: Duration = Duration::from_secs(3);
+
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -118,6 +121,21 @@ impl Client {
         Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
     }
 
+    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
+    /// cheap requests to `url`, each of which dials because none is answered yet. What fails here fails again in a turn,
+    /// which then says why.
+    pub async fn open_ahead(&self, url: &str, connections: usize) {
+        let get = || async {
+            let sending = self.0.http.get(url).headers(self.0.headers.clone()).send();
+            if let Ok(response) = sending.await {
+                // Read to its end, or the connection could not be used again.
+                let _ = response.bytes().await;
+            }
+        };
+        let opening = futures::future::join_all((0..connections).map(|_| get()));
+        let _ = tokio::time::timeout(OPENING, opening).await;
+    }
+
     /// The body of a turn; work for the time before it is due.
     #[must_use]
     pub fn prepare(&self, turn: &TurnRecord, prompt: &Prompt) -> Bytes {
@@ -171,6 +189,8 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
+        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
+        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
             match deadline.bound(response.chunk()).await {
@@ -228,5 +248,69 @@ impl http_body::Body for StampedBody {
 
     fn size_hint(&self) -> http_body::SizeHint {
         http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::Barrier;
+
+    use super::*;
+    use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
+
+    fn client(url: &str) -> Client {
+        let request = RequestSpec {
+            api: Api::Chat,
+            chat_layout: ChatLayout::System,
+            prompt_as: PromptAs::Text,
+            tokenizer: None,
+            model: None,
+            temperature: 0.0,
+            ignore_eos: true,
+            extra_body: serde_json::Map::new(),
+            headers: BTreeMap::new(),
+        };
+        let settings = Settings {
+            url: url.to_owned(),
+            shape: Shape { request, model: None, key_field: None, continuous_usage: true },
+            key_headers: vec![],
+            headers: BTreeMap::new(),
+            api_key: None,
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+        };
+        Client::new(settings, Clock::wall(), CancellationToken::new()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn as_many_connections_are_opened_ahead_as_were_asked_for() {
+        const ASKED: usize = 5;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/models", listener.local_addr().unwrap());
+        let answered = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&answered);
+        // No request is answered before all connections are there.
+        let all = Arc::new(Barrier::new(ASKED));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (all, count) = (Arc::clone(&all), Arc::clone(&count));
+                tokio::spawn(async move {
+                    let mut request = [0; 1024];
+                    socket.read(&mut request).await.unwrap();
+                    all.wait().await;
+                    count.fetch_add(1, Ordering::SeqCst);
+                    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                    // Kept open.
+                    socket.read(&mut request).await.unwrap();
+                });
+            }
+        });
+        client(&url).open_ahead(&url, ASKED).await;
+        assert_eq!(answered.load(Ordering::SeqCst), ASKED);
     }
 }
