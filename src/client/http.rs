@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tokio::time::{Instant as TokioInstant, timeout_at};
+use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
+use super::deadline::Deadline;
 use super::machine::{End, Machine};
 use super::network;
 use crate::clock::Clock;
@@ -24,6 +25,9 @@ use crate::workload::Prompt;
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
+
+/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
+const OPENING: Duration = Duration::from_secs(3);
 
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
@@ -117,6 +121,21 @@ impl Client {
         Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
     }
 
+    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
+    /// cheap requests to `url`, each of which dials because none is answered yet. What fails here fails again in a turn,
+    /// which then says why.
+    pub async fn open_ahead(&self, url: &str, connections: usize) {
+        let get = || async {
+            let sending = self.0.http.get(url).headers(self.0.headers.clone()).send();
+            if let Ok(response) = sending.await {
+                // Read to its end, or the connection could not be used again.
+                let _ = response.bytes().await;
+            }
+        };
+        let opening = futures::future::join_all((0..connections).map(|_| get()));
+        let _ = tokio::time::timeout(OPENING, opening).await;
+    }
+
     /// The body of a turn; work for the time before it is due.
     #[must_use]
     pub fn prepare(&self, turn: &TurnRecord, prompt: &Prompt) -> Bytes {
@@ -129,10 +148,12 @@ impl Client {
         let sent = Arc::new(OnceLock::new());
         let headers = inner.turn_headers(&turn);
         let mut machine = Machine::new(inner.settings.shape.request.api, turn);
+        // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
+        let cancel = inner.cancel.child_token();
         let end = tokio::select! {
             biased;
             end = inner.exchange(&mut machine, headers, StampedBody { bytes: Some(body), sent: Arc::clone(&sent) }) => end,
-            () = inner.cancel.cancelled() => End::Cancelled,
+            () = cancel.cancelled() => End::Cancelled,
         };
         if let Some(at) = sent.get() {
             machine.record().sent_us = Some(inner.clock.at(*at).into());
@@ -158,29 +179,33 @@ impl Inner {
 
     async fn exchange(&self, machine: &mut Machine, headers: HeaderMap, body: StampedBody) -> End {
         let Settings { url, connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
-        let deadline = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
+        let mut deadline = Deadline::at(TokioInstant::now() + *connect_timeout + *first_byte_timeout);
         let sending = self.http.post(url).headers(headers).body(reqwest::Body::wrap(body)).send();
-        let mut response = match timeout_at(deadline, sending).await {
-            Err(_) => return first_byte_end(*first_byte_timeout),
-            Ok(Err(why)) => return network::end(&why),
-            Ok(Ok(response)) => response,
+        let mut response = match deadline.bound(sending).await {
+            None => return first_byte_end(*first_byte_timeout),
+            Some(Err(why)) => return network::end(&why),
+            Some(Ok(response)) => response,
         };
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
-        let mut deadline = deadline;
+        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
+        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
-            match timeout_at(deadline, response.chunk()).await {
-                Ok(Ok(Some(bytes))) => machine.feed(&bytes, self.now()),
-                Ok(Ok(None)) => return End::Clean,
-                Ok(Err(why)) => return network::end(&why),
-                Err(_) if machine.is_done() => return End::Clean,
-                Err(_) if has_bytes => return idle_end(*idle_timeout),
-                Err(_) => return first_byte_end(*first_byte_timeout),
+            match deadline.bound(response.chunk()).await {
+                Some(Ok(Some(bytes))) => {
+                    let at = TokioInstant::now();
+                    machine.feed(&bytes, self.clock.at(at.into_std()).into());
+                    has_bytes = true;
+                    deadline.set(at + if machine.is_done() { DRAIN } else { *idle_timeout });
+                }
+                Some(Ok(None)) => return End::Clean,
+                Some(Err(why)) => return network::end(&why),
+                None if machine.is_done() => return End::Clean,
+                None if has_bytes => return idle_end(*idle_timeout),
+                None => return first_byte_end(*first_byte_timeout),
             }
-            has_bytes = true;
-            deadline = TokioInstant::now() + if machine.is_done() { DRAIN } else { *idle_timeout };
         }
     }
 
@@ -223,5 +248,69 @@ impl http_body::Body for StampedBody {
 
     fn size_hint(&self) -> http_body::SizeHint {
         http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::Barrier;
+
+    use super::*;
+    use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
+
+    fn client(url: &str) -> Client {
+        let request = RequestSpec {
+            api: Api::Chat,
+            chat_layout: ChatLayout::System,
+            prompt_as: PromptAs::Text,
+            tokenizer: None,
+            model: None,
+            temperature: 0.0,
+            ignore_eos: true,
+            extra_body: serde_json::Map::new(),
+            headers: BTreeMap::new(),
+        };
+        let settings = Settings {
+            url: url.to_owned(),
+            shape: Shape { request, model: None, key_field: None, continuous_usage: true },
+            key_headers: vec![],
+            headers: BTreeMap::new(),
+            api_key: None,
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+        };
+        Client::new(settings, Clock::wall(), CancellationToken::new()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn as_many_connections_are_opened_ahead_as_were_asked_for() {
+        const ASKED: usize = 5;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/models", listener.local_addr().unwrap());
+        let answered = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&answered);
+        // No request is answered before all connections are there.
+        let all = Arc::new(Barrier::new(ASKED));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (all, count) = (Arc::clone(&all), Arc::clone(&count));
+                tokio::spawn(async move {
+                    let mut request = [0; 1024];
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                    all.wait().await;
+                    count.fetch_add(1, Ordering::SeqCst);
+                    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                    // Kept open.
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                });
+            }
+        });
+        client(&url).open_ahead(&url, ASKED).await;
+        assert_eq!(answered.load(Ordering::SeqCst), ASKED);
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::record::{Failure, Gap, Outcome, Place, PlaceSource, TurnRecord};
 use crate::units::{Micros, Rank};
-use crate::wire::SseDecoder;
 use crate::wire::frame::{self, Frame};
+use crate::wire::{OpenAiEvents, SseDecoder};
 use crate::workload::Api;
 
 /// Bytes of an error body that a record keeps.
@@ -31,6 +31,7 @@ pub struct Machine {
     api: Api,
     record: TurnRecord,
     decoder: SseDecoder,
+    events: OpenAiEvents,
     state: State,
 }
 
@@ -53,7 +54,7 @@ impl Machine {
     /// A machine for the reply to a request that left as `record` says.
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
-        Self { api, record, decoder: SseDecoder::default(), state: State::default() }
+        Self { api, record, decoder: SseDecoder::default(), events: OpenAiEvents::default(), state: State::default() }
     }
 
     /// The record so far.
@@ -64,8 +65,8 @@ impl Machine {
 
     /// Takes the bytes that were read at `at`.
     pub fn feed(&mut self, bytes: &[u8], at: Micros) {
-        let Self { api, record, decoder, state } = self;
-        decoder.push(bytes, |data| state.event(*api, record, data, at));
+        let Self { api, record, decoder, events, state } = self;
+        decoder.push(bytes, |data| state.event(*api, events, record, data, at));
     }
 
     /// Whether `[DONE]` came: whatever follows says nothing more.
@@ -81,8 +82,8 @@ impl Machine {
         if end == End::Clean {
             // An event that lacks its blank line arrived with the last bytes, not with the end of the stream; its instant
             // is unknown to within that, and only its content matters by now.
-            let Self { api, record, decoder, state } = &mut self;
-            decoder.finish(|data| state.event(*api, record, data, last.unwrap_or(at)));
+            let Self { api, record, decoder, events, state } = &mut self;
+            decoder.finish(|data| state.event(*api, events, record, data, last.unwrap_or(at)));
         }
         let outcome = self.outcome(end);
         let Self { mut record, state, .. } = self;
@@ -138,7 +139,7 @@ impl Machine {
 }
 
 impl State {
-    fn event(&mut self, api: Api, record: &mut TurnRecord, data: &[u8], at: Micros) {
+    fn event(&mut self, api: Api, events: &mut OpenAiEvents, record: &mut TurnRecord, data: &[u8], at: Micros) {
         if self.is_done {
             return;
         }
@@ -148,7 +149,7 @@ impl State {
             return;
         }
         let parsed = match api {
-            Api::Chat | Api::Completions => frame::parse_openai(data),
+            Api::Chat | Api::Completions => events.read(data),
             Api::Generate => frame::parse_generate(data),
         };
         match parsed {

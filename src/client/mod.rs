@@ -1,6 +1,7 @@
 //! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
 
 mod body;
+mod deadline;
 mod http;
 mod machine;
 mod network;

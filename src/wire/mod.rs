@@ -3,6 +3,8 @@
 pub mod frame;
 mod prometheus;
 mod sse;
+mod template;
 
 pub use prometheus::{Exposition, Sample};
 pub use sse::SseDecoder;
+pub use template::OpenAiEvents;
