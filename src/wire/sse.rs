@@ -5,8 +5,8 @@
 //! out without a copy, so the work is linear in bytes. One departure from the standard: an event that the end of the stream
 //! leaves without its blank line is delivered, since servers exist that omit it.
 
-/// What of a line that is no SSE field is kept, so that an error body sent as an event stream can be shown.
-const STRAY_LIMIT: usize = 4096;
+/// What of lines that are no SSE field is kept: an error body, or the whole reply of a server that does not stream.
+const STRAY_LIMIT: usize = 4 << 20;
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
@@ -70,7 +70,7 @@ impl SseDecoder {
         self.dispatch(&mut held, &mut emit);
     }
 
-    /// The head of whatever was no event stream: at most 4 KiB, lines joined by LF.
+    /// The head of whatever was no event stream: at most 4 MiB, lines joined by LF.
     #[must_use]
     pub fn stray(&self) -> &[u8] {
         &self.stray
@@ -219,7 +219,7 @@ mod tests {
         let (events, stray) = decode([b"{\"error\": {\"message\": \"no\"}}".as_slice()]);
         assert!(events.is_empty());
         assert_eq!(stray, "{\"error\": {\"message\": \"no\"}}");
-        let (_, long) = decode([vec![b'x'; 1 << 20].as_slice(), b"\n", vec![b'y'; 1 << 20].as_slice()]);
+        let (_, long) = decode([vec![b'x'; 3 << 20].as_slice(), b"\n", vec![b'y'; 3 << 20].as_slice()]);
         assert!(long.len() <= STRAY_LIMIT);
     }
 
