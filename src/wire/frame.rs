@@ -203,7 +203,9 @@ struct Delta<'a> {
 
 impl Delta<'_> {
     fn has_output(&self) -> bool {
-        [&self.content, &self.reasoning_content, &self.reasoning, &self.refusal].into_iter().any(|t| has_text(t.as_ref()))
+        [&self.content, &self.reasoning_content, &self.reasoning, &self.refusal]
+            .into_iter()
+            .any(|t| has_text(t.as_ref()))
             || self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
     }
 }

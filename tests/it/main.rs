@@ -7,6 +7,8 @@ mod end_to_end;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
+mod play;
+#[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod report;
@@ -20,5 +22,9 @@ mod sim_model;
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+#[cfg(test)]
+mod traps_framing;
+#[cfg(test)]
+mod traps_output;
 #[cfg(test)]
 mod workload;
