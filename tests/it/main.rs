@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod captures;
+#[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
 mod layers;
