@@ -29,4 +29,6 @@ mod traps_framing;
 #[cfg(test)]
 mod traps_output;
 #[cfg(test)]
+mod traps_random;
+#[cfg(test)]
 mod workload;
