@@ -4,6 +4,7 @@
 //! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -15,12 +16,14 @@ use tokio::time::{Instant as TokioInstant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
+use super::dial;
+use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
 use crate::clock::Clock;
-use crate::record::{Failure, TurnRecord};
+use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
-use crate::workload::Prompt;
+use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
@@ -37,9 +40,22 @@ pub struct Settings {
     pub headers: BTreeMap<String, String>,
     /// Sent as a bearer token; kept out of every file and message.
     pub api_key: Option<String>,
+    pub trust: Trust,
     pub connect_timeout: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
+}
+
+/// Whose TLS certificates are believed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub enum Trust {
+    /// Those that this host's store vouches for.
+    #[default]
+    Host,
+    /// Those that one of the certificates in this PEM file has signed, or that are one of them.
+    File(PathBuf),
+    /// Anyone's.
+    Anyone,
 }
 
 /// A client that cannot be built.
@@ -47,6 +63,8 @@ pub struct Settings {
 pub enum ClientError {
     #[error("header `{name}`: not a name and value that HTTP allows")]
     Header { name: String },
+    #[error("{path}: no certificates: {why}", path = path.display())]
+    Certificates { path: PathBuf, why: String },
     #[error("the HTTP client cannot start: {0}")]
     Build(#[from] reqwest::Error),
 }
@@ -63,13 +81,19 @@ struct Inner {
     key_headers: Vec<HeaderName>,
     clock: Clock,
     cancel: CancellationToken,
+    /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
+    fresh: OnceLock<reqwest::Client>,
 }
 
 /// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
 ///
 /// # Errors
 /// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str) -> Result<reqwest::Client, reqwest::Error> {
+pub fn transport(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::Client, ClientError> {
+    Ok(builder(connect_timeout, url, trust)?.build()?)
+}
+
+fn builder(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::ClientBuilder, ClientError> {
     let builder = reqwest::Client::builder()
         .no_proxy()
         .http1_only()
@@ -80,12 +104,22 @@ pub fn transport(connect_timeout: Duration, url: &str) -> Result<reqwest::Client
         // SGLang closes idle connections after 5 s: never be the one that finds out.
         .pool_idle_timeout(Duration::from_secs(4))
         .pool_max_idle_per_host(usize::MAX);
-    if url.starts_with("https://") {
-        builder.build()
-    } else {
+    if !url.starts_with("https://") {
         // Without TLS no CA bundle is needed, and a host that has none must not fail.
-        builder.tls_certs_only([]).build()
+        return Ok(builder.tls_certs_only([]));
     }
+    Ok(match trust {
+        Trust::Host => builder,
+        Trust::Anyone => builder.tls_certs_only([]).tls_danger_accept_invalid_certs(true),
+        Trust::File(path) => builder.tls_certs_only(certificates(path)?),
+    })
+}
+
+fn certificates(path: &std::path::Path) -> Result<Vec<reqwest::Certificate>, ClientError> {
+    let wrong = |why: String| ClientError::Certificates { path: path.to_owned(), why };
+    let pem = std::fs::read(path).map_err(|why| wrong(why.to_string()))?;
+    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|why| wrong(why.to_string()))?;
+    if found.is_empty() { Err(wrong("the file holds none in PEM form".to_owned())) } else { Ok(found) }
 }
 
 impl Client {
@@ -113,8 +147,10 @@ impl Client {
             .iter()
             .map(|name| name.parse().map_err(|_| ClientError::Header { name: name.clone() }))
             .collect::<Result<_, _>>()?;
-        let http = transport(settings.connect_timeout, &settings.url)?;
-        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
+        let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
+        let http = builder.no_gzip().connector_layer(dial::Noting).build()?;
+        let fresh = OnceLock::new();
+        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel, fresh })))
     }
 
     /// The body of a turn; work for the time before it is due.
@@ -127,11 +163,12 @@ impl Client {
     pub async fn send(&self, turn: TurnRecord, body: Bytes) -> (TurnRecord, String) {
         let inner = &*self.0;
         let sent = Arc::new(OnceLock::new());
+        let id = turn.id.clone();
         let headers = inner.turn_headers(&turn);
         let mut machine = Machine::new(inner.settings.shape.request.api, turn);
         let end = tokio::select! {
             biased;
-            end = inner.exchange(&mut machine, headers, StampedBody { bytes: Some(body), sent: Arc::clone(&sent) }) => end,
+            end = inner.exchange(&mut machine, Request { id, headers, body, sent: Arc::clone(&sent) }) => end,
             () = inner.cancel.cancelled() => End::Cancelled,
         };
         if let Some(at) = sent.get() {
@@ -156,11 +193,33 @@ impl Inner {
         headers
     }
 
-    async fn exchange(&self, machine: &mut Machine, headers: HeaderMap, body: StampedBody) -> End {
-        let Settings { url, connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
+    /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the
+    /// instant in which it is used again: the request is then sent once more, on a connection of its own.
+    async fn respond(&self, machine: &mut Machine, request: Request) -> reqwest::Result<reqwest::Response> {
+        let (reply, dialed) = dial::watched(request.send(&self.http, &self.settings.url)).await;
+        machine.record().reused_connection = Some(!dialed);
+        match reply {
+            Err(why) if !dialed && network::is_lost(&why) => {
+                machine.record().resends += 1;
+                request.again(self.settings.shape.request.api).send(self.fresh(), &self.settings.url).await
+            }
+            reply => reply,
+        }
+    }
+
+    fn fresh(&self) -> &reqwest::Client {
+        let Settings { connect_timeout, url, trust, .. } = &self.settings;
+        self.fresh.get_or_init(|| {
+            let built = builder(*connect_timeout, url, trust)
+                .and_then(|builder| Ok(builder.no_gzip().pool_max_idle_per_host(0).build()?));
+            built.unwrap_or_else(|_| self.http.clone())
+        })
+    }
+
+    async fn exchange(&self, machine: &mut Machine, request: Request) -> End {
+        let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
         let deadline = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
-        let sending = self.http.post(url).headers(headers).body(reqwest::Body::wrap(body)).send();
-        let mut response = match timeout_at(deadline, sending).await {
+        let mut response = match timeout_at(deadline, self.respond(machine, request)).await {
             Err(_) => return first_byte_end(*first_byte_timeout),
             Ok(Err(why)) => return network::end(&why),
             Ok(Ok(response)) => response,
@@ -168,11 +227,23 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
+        let mut inflate = match Inflate::of(response.headers()) {
+            Ok(inflate) => inflate,
+            Err(why) => return End::Failed(Failure::Protocol, why.to_string()),
+        };
+        if !inflate.is_plain() {
+            record.note(Oddity::Compressed);
+        }
         let mut deadline = deadline;
         let mut has_bytes = false;
         loop {
             match timeout_at(deadline, response.chunk()).await {
-                Ok(Ok(Some(bytes))) => machine.feed(&bytes, self.now()),
+                Ok(Ok(Some(bytes))) => {
+                    let at = self.now();
+                    if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
+                        return End::Failed(Failure::Protocol, why.to_string());
+                    }
+                }
                 Ok(Ok(None)) => return End::Clean,
                 Ok(Err(why)) => return network::end(&why),
                 Err(_) if machine.is_done() => return End::Clean,
@@ -196,6 +267,41 @@ fn first_byte_end(limit: Duration) -> End {
 
 fn idle_end(limit: Duration) -> End {
     End::Failed(Failure::IdleTimeout, format!("silence for {}", humantime::format_duration(limit)))
+}
+
+/// One request, which may have to be sent twice.
+#[derive(Debug)]
+struct Request {
+    id: String,
+    headers: HeaderMap,
+    body: Bytes,
+    /// The first poll of its first body.
+    sent: Arc<OnceLock<Instant>>,
+}
+
+impl Request {
+    fn send(
+        &self,
+        http: &reqwest::Client,
+        url: &str,
+    ) -> impl Future<Output = reqwest::Result<reqwest::Response>> + use<> {
+        let body = StampedBody { bytes: Some(self.body.clone()), sent: Arc::clone(&self.sent) };
+        http.post(url).headers(self.headers.clone()).body(reqwest::Body::wrap(body)).send()
+    }
+
+    /// The same under another id: a server that did see the first one refuses it while it lives.
+    fn again(mut self, api: Api) -> Self {
+        let id = format!("{}-again", self.id);
+        if let Ok(value) = HeaderValue::try_from(&id) {
+            self.headers.insert("x-request-id", value);
+        }
+        let named = |id: &str| format!("\"rid\":\"{id}\"");
+        let old = named(&self.id);
+        if let Some(at) = memchr::memmem::rfind(&self.body, old.as_bytes()).filter(|_| api == Api::Generate) {
+            self.body = [&self.body[..at], named(&id).as_bytes(), &self.body[at + old.len()..]].concat().into();
+        }
+        Self { id, ..self }
+    }
 }
 
 /// A body that notes when it is first asked for.

@@ -1,11 +1,13 @@
 //! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
 
 mod body;
+mod dial;
 mod http;
+mod inflate;
 mod machine;
 mod network;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, transport};
+pub use http::{Client, ClientError, Settings, Trust, transport};
 pub use machine::{End, Machine};
 pub use network::classify;

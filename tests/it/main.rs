@@ -31,4 +31,8 @@ mod traps_output;
 #[cfg(test)]
 mod traps_random;
 #[cfg(test)]
+mod traps_socket;
+#[cfg(test)]
+mod wire_client;
+#[cfg(test)]
 mod workload;
