@@ -3,6 +3,7 @@
 mod ab;
 mod block;
 mod compare;
+mod descriptors;
 mod exit;
 mod facts;
 mod flags;
@@ -18,6 +19,7 @@ mod say;
 mod sim;
 mod site;
 mod spec_args;
+mod witness;
 
 use clap::Parser as _;
 
