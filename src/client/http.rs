@@ -28,6 +28,9 @@ use crate::workload::{Api, Prompt};
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
+/// Header values shorter than this are words, not secrets, and hiding them would garble messages.
+const SECRET_LENGTH: usize = 8;
+
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -165,7 +168,7 @@ impl Client {
         let sent = Arc::new(OnceLock::new());
         let id = turn.id.clone();
         let headers = inner.turn_headers(&turn);
-        let mut machine = Machine::new(inner.settings.shape.request.api, turn);
+        let mut machine = Machine::new(inner.settings.shape.request.api, turn).hiding(inner.secrets());
         let end = tokio::select! {
             biased;
             end = inner.exchange(&mut machine, Request { id, headers, body, sent: Arc::clone(&sent) }) => end,
@@ -191,6 +194,15 @@ impl Inner {
             }
         }
         headers
+    }
+
+    /// The key, and the values of headers that by their names hold one.
+    fn secrets(&self) -> Vec<String> {
+        let is_secret =
+            |name: &str| ["auth", "key", "cookie", "token"].iter().any(|word| name.to_lowercase().contains(word));
+        let headers =
+            self.settings.headers.iter().filter(|(name, value)| is_secret(name) && value.len() >= SECRET_LENGTH);
+        self.settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
     }
 
     /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the

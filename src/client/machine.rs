@@ -38,6 +38,8 @@ pub struct Machine {
     error_body: Vec<u8>,
     /// When bytes last came.
     fed: Option<Micros>,
+    /// What no message may repeat.
+    secrets: Vec<String>,
     state: State,
 }
 
@@ -65,7 +67,14 @@ impl Machine {
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
         let (decoder, state) = (SseDecoder::default(), State::default());
-        Self { api, record, decoder, error_body: Vec::new(), fed: None, state }
+        Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Vec::new(), state }
+    }
+
+    /// Hides these in what the record keeps of the server's words: some servers repeat the key that they refuse.
+    #[must_use]
+    pub fn hiding(mut self, secrets: Vec<String>) -> Self {
+        self.secrets = secrets;
+        self
     }
 
     /// The record so far.
@@ -120,7 +129,8 @@ impl Machine {
             Ok(outcome) => return outcome,
             Err(failed) => failed,
         };
-        self.record.detail = Some(shorten(&detail)).filter(|detail| !detail.is_empty());
+        let hidden = self.secrets.iter().fold(detail, |text, secret| text.replace(secret.as_str(), "(hidden)"));
+        self.record.detail = Some(shorten(&hidden)).filter(|detail| !detail.is_empty());
         Outcome::Failed(failure)
     }
 

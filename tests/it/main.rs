@@ -29,6 +29,8 @@ mod traps_framing;
 #[cfg(test)]
 mod traps_output;
 #[cfg(test)]
+mod traps_program;
+#[cfg(test)]
 mod traps_random;
 #[cfg(test)]
 mod traps_socket;
