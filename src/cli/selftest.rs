@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::exit::{Ended, Exit};
 use super::truth::Truth;
 use super::{interrupt, say};
-use crate::client::{Client, Settings, Shape};
+use crate::client::{Client, Settings, Shape, Trust};
 use crate::clock::Clock;
 use crate::drive::{Limits, Load, Stop, drive};
 use crate::profile::{self, RunSpec, run_spec};
@@ -241,6 +241,7 @@ fn settings(spec: &RunSpec, url: &str) -> Settings {
         key_headers: vec![],
         headers: BTreeMap::new(),
         api_key: None,
+        trust: Trust::default(),
         connect_timeout: spec.timeout.connect,
         first_byte_timeout: spec.timeout.first_byte,
         idle_timeout: spec.timeout.idle,

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
-use crate::client::{Client, Settings, Shape, transport};
+use super::say;
+use crate::client::{Client, Settings, Shape, Trust, transport};
 use crate::clock::Clock;
-use crate::profile::{Api, RunSpec, SimSpec, Target};
+use crate::profile::{Api, RequestSpec, RunSpec, SimSpec, Target};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
 use crate::text::Vocabulary;
@@ -54,7 +54,11 @@ impl Site {
                 (launched.url.clone(), Some(launched))
             }
         };
-        let http = transport(opening.spec.timeout.connect, &base).context("the HTTP client cannot start")?;
+        let trust = trust(&opening.spec.request);
+        if trust == Trust::Anyone && base.starts_with("https://") {
+            say::note("TLS certificates are not verified (--insecure)");
+        }
+        let http = transport(opening.spec.timeout.connect, &base, &trust).exit_with(Exit::Usage)?;
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !key.is_empty());
         let models = models(&http, &base, api_key.as_deref(), opening.ready_timeout).await.exit_with(Exit::Target)?;
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
@@ -81,6 +85,7 @@ impl Site {
             key_headers: spec.key.headers.clone(),
             headers: spec.request.headers.clone(),
             api_key: self.api_key.clone(),
+            trust: trust(&spec.request),
             connect_timeout: spec.timeout.connect,
             first_byte_timeout: spec.timeout.first_byte,
             idle_timeout: spec.timeout.idle,
@@ -147,6 +152,14 @@ impl Site {
             _ => format!("the probe failed ({failure}): {said}"),
         };
         Err(TargetError::Refused { url, why })
+    }
+}
+
+fn trust(request: &RequestSpec) -> Trust {
+    match &request.ca_file {
+        _ if request.insecure => Trust::Anyone,
+        Some(path) => Trust::File(path.clone()),
+        None => Trust::Host,
     }
 }
 

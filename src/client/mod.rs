@@ -2,11 +2,13 @@
 
 mod body;
 mod deadline;
+mod dial;
 mod http;
+mod inflate;
 mod machine;
 mod network;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, transport};
+pub use http::{Client, ClientError, Settings, Trust, transport};
 pub use machine::{End, Machine};
 pub use network::classify;

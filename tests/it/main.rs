@@ -3,9 +3,13 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod captures;
+#[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod play;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
@@ -22,5 +26,17 @@ mod sim_model;
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+#[cfg(test)]
+mod traps_framing;
+#[cfg(test)]
+mod traps_output;
+#[cfg(test)]
+mod traps_program;
+#[cfg(test)]
+mod traps_random;
+#[cfg(test)]
+mod traps_socket;
+#[cfg(test)]
+mod wire_client;
 #[cfg(test)]
 mod workload;
