@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio_util::sync::CancellationToken;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
@@ -11,8 +10,9 @@ use super::output_args::OutputArgs;
 use super::run::exit_of;
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
-use super::{interrupt, say};
+use super::{descriptors, interrupt, say};
 use crate::compare::{BlockResult, Comparison, compare};
+use crate::drive::Stop;
 use crate::experiment::{self, offset};
 use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
 use crate::report::{State, Verdict, metric};
@@ -57,12 +57,15 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     }
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
+    descriptors::reserve(&spec.run, &plan)?;
     let dir =
         ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
-    let done = interrupt::block_on(|cancel| async move { trial.run(&plan, &cancel).await })?;
+    let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
+    // Targets that were never reached leave nothing behind.
+    let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)));
@@ -89,7 +92,7 @@ struct Done {
 }
 
 impl Trial<'_> {
-    async fn run(&self, plan: &workload::Plan, cancel: &CancellationToken) -> anyhow::Result<Done> {
+    async fn run(&self, plan: &workload::Plan, stop: &Stop) -> anyhow::Result<Done> {
         let mut sites = Vec::new();
         for arm in &self.spec.arms {
             let opening = Opening {
@@ -97,7 +100,7 @@ impl Trial<'_> {
                 vocabulary: self.vocabulary,
                 ready_timeout: self.args.output.ready_timeout(),
             };
-            match Site::open(&arm.target, opening, plan).await {
+            match interrupt::unless_stopped(stop, Site::open(&arm.target, opening, plan)).await {
                 Ok(site) => sites.push(site),
                 Err(why) => {
                     close(sites).await;
@@ -105,12 +108,12 @@ impl Trial<'_> {
                 }
             }
         }
-        let done = self.rounds(&sites, cancel).await;
+        let done = self.rounds(&sites, stop).await;
         close(sites).await;
         done
     }
 
-    async fn rounds(&self, sites: &[Site], cancel: &CancellationToken) -> anyhow::Result<Done> {
+    async fn rounds(&self, sites: &[Site], stop: &Stop) -> anyhow::Result<Done> {
         let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok };
         let blocks: Vec<_> = experiment::blocks(self.spec.rounds.get(), sites.len()).collect();
         let mut file = self.file(&blocks)?;
@@ -120,14 +123,18 @@ impl Trial<'_> {
             file.blocks[at].dir = self.dir.relative(&dir);
             file.blocks[at].state = BlockState::Running;
             self.dir.write_experiment(&file)?;
-            let Measured { report, notes } = self.block(*block, &sites[block.arm], cancel, &dir).await?;
+            let Measured { report, notes } = self.block(*block, &sites[block.arm], stop, &dir).await?;
             file.blocks[at].state = state_of(report.state, report.validity.verdict);
             self.dir.write_experiment(&file)?;
             let arm = self.spec.arms[block.arm].name.clone();
             done.notes.extend(notes.into_iter().map(|note| format!("{arm}: {note}")));
             done.exit = worse(done.exit, exit_of(&report));
-            done.results.push(BlockResult { round: block.round, arm, report });
-            if cancel.is_cancelled() {
+            // Half a block has half a workload: it compares with nothing.
+            if report.state == State::Complete {
+                done.results.push(BlockResult { round: block.round, arm, report });
+            }
+            if stop.sending.is_cancelled() {
+                done.exit = Exit::Interrupted;
                 break;
             }
         }
@@ -140,7 +147,7 @@ impl Trial<'_> {
         &self,
         block: experiment::Block,
         site: &Site,
-        cancel: &CancellationToken,
+        stop: &Stop,
         dir: &store::RunDir,
     ) -> anyhow::Result<Measured> {
         let arm = &self.spec.arms[block.arm];
@@ -156,9 +163,9 @@ impl Trial<'_> {
             name: format!("round {}/{} {}", block.round, self.spec.rounds, arm.name),
             shows_progress: !self.args.output.disable_tqdm,
             detail: self.args.output.detail(),
-            cancel,
+            stop,
         };
-        block.run(dir).await.with_context(|| format!("arm `{}`", arm.name))
+        Box::pin(block.run(dir)).await.with_context(|| format!("arm `{}`", arm.name))
     }
 
     fn file(&self, blocks: &[experiment::Block]) -> anyhow::Result<Experiment> {

@@ -2,26 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
+use super::witness::Witness;
 use crate::clock::Clock;
-use crate::drive::{Driven, Limits, Load, drive};
+use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
-use crate::record::Outcome;
+use crate::record::{EndedBy, Outcome};
 use crate::render;
 use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
-use crate::workload::{Plan, Prompter};
+use crate::workload::{Observing, Plan, Prompter};
 
 /// What one block runs.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub(super) struct Block<'a> {
     pub name: String,
     pub shows_progress: bool,
     pub detail: Detail,
-    pub cancel: &'a CancellationToken,
+    pub stop: &'a Stop,
 }
 
 /// A block that has run.
@@ -63,18 +62,21 @@ impl Block<'_> {
         let notes = self.flush().await.exit_with(Exit::Target)?;
         let before = self.scrape().await;
         progress.start();
-        let (driven, recorded) = self.measure(accumulator, dir, &mut progress).await?;
-        progress.end();
+        let witness = Witness::start();
+        let (driven, recorded, in_flight_max) = self.measure(accumulator, dir, progress).await?;
+        let seen = witness.end().await;
         let after = self.scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let report = recorded.accumulator.finish(Closing {
-            state: if driven.interrupted { State::Interrupted } else { State::Complete },
+            state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
+            ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
             key_seen: KeySeen::Unknown,
-            observed: super::facts::observed(&self.plan, &recorded.places),
-            in_flight_max: u64::try_from(driven.max_in_flight).ok(),
+            observed: super::facts::observed(&recorded.observing),
+            in_flight_max: u64::try_from(in_flight_max).ok(),
             redials: None,
-            cpu_cores: None,
+            runtime_lag: seen.runtime_lag,
+            cpu_cores: seen.cpu_cores,
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;
@@ -103,7 +105,7 @@ impl Block<'_> {
         Context {
             manifest,
             workload: super::facts::workload(&self.plan, ranks),
-            server: super::facts::server(&self.site.facts, self.site.model.clone()),
+            server: super::facts::server(self.site),
         }
     }
 
@@ -115,9 +117,12 @@ impl Block<'_> {
         }
         let plan = Arc::new(self.plan.warmup(sessions));
         let (sender, mut receiver) = mpsc::channel(64);
-        let client = self.client(Clock::wall())?;
+        // What a signal finds under way here measures nothing: it is cut at once.
+        let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
+        let client = self.client(Clock::wall(), &stop)?;
         let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
-        let load = Load { limits: limits(self.spec), ..self.load(prompter, Clock::wall(), Arc::default()) };
+        let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
+        let load = Load { limits, ..self.load(prompter, Clock::wall(), stop) };
         let preparing = client.clone();
         let driving = drive(
             load,
@@ -165,22 +170,28 @@ impl Block<'_> {
         }
     }
 
+    /// Drives the plan; what was recorded, and the most turns in flight at once.
     async fn measure(
         &self,
         accumulator: Accumulator,
         dir: &RunDir,
-        progress: &mut Progress,
-    ) -> anyhow::Result<(Driven, Recorded)> {
+        progress: Progress,
+    ) -> anyhow::Result<(Driven, Recorded, usize)> {
         let clock = Clock::wall();
-        let in_flight = Arc::new(AtomicUsize::new(0));
-        let client = self.client(clock.clone()).exit_with(Exit::Usage)?;
-        let limits = limits(self.spec);
+        let stop = self.stop.child();
+        let client = self.client(clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
-        let load = self.load(prompter, clock, Arc::clone(&in_flight));
-        if let Some(at_once) = at_once(limits, self.plan.sessions.len()) {
-            client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once).await;
-        }
-        let (sender, receiver) = mpsc::channel(4 * limits.sessions.unwrap_or(256));
+        let load = self.load(prompter, clock, stop.clone());
+        client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
+        let watch = Arc::clone(&load.watch);
+        let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
+        let recorder = Recorder {
+            recorded: Recorded { accumulator, observing: Observing::new(&self.plan) },
+            log: dir.request_log(self.detail)?,
+            progress,
+            stop,
+            watch: Arc::clone(&watch),
+        };
         let preparing = client.clone();
         let estimate = super::facts::estimate(self.spec, self.vocabulary);
         let driving = drive(
@@ -189,29 +200,25 @@ impl Block<'_> {
             move |turn, body| {
                 let (client, estimate) = (client.clone(), estimate.clone());
                 async move {
-                    let (mut turn, text) = client.send(turn, body).await;
-                    super::facts::fill_estimate(&mut turn, &text, &estimate);
-                    (turn, text)
+                    let (turn, text) = client.send(turn, body).await;
+                    super::facts::fill_estimate(turn, text, estimate).await
                 }
             },
             sender,
         );
-        let mut recorder = Recorder::new(accumulator, dir.request_log(self.detail)?, self.cancel.clone());
-        let recording = recorder.run(receiver, progress, || in_flight.load(Ordering::Relaxed));
-        let (driven, recorded) = tokio::join!(driving, recording);
-        recorded?;
-        Ok((driven, recorder.into_recorded()))
+        let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
+        Ok((driven, recorded?, watch.max_in_flight()))
     }
 
-    fn client(&self, clock: Clock) -> Result<crate::client::Client, TargetError> {
+    fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
-            .client(self.spec, clock, self.cancel.clone())
+            .client(self.spec, clock, stop.cut.clone())
             .map_err(|why| TargetError::Refused { url: self.site.base.clone(), why: format!("{why:#}") })
     }
 
-    fn load(&self, prompter: Arc<Prompter>, clock: Clock, in_flight: Arc<AtomicUsize>) -> Load {
+    fn load(&self, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
         let run_id = format!("{:012x}", rand::random::<u64>() >> 16);
-        Load { run_id, prompter, limits: limits(self.spec), clock, cancel: self.cancel.clone(), in_flight }
+        Load { run_id, prompter, limits: limits(self.spec), clock, stop, watch: Arc::default() }
     }
 
     /// The target and the further addresses, each with its scrape.
@@ -234,38 +241,22 @@ fn limits(spec: &RunSpec) -> Limits {
     Limits {
         sessions: sessions.map(|n| n.get() as usize),
         turns: spec.load.max_turns_in_flight.map(|n| n.get() as usize),
+        ramp_up: spec.load.ramp_up,
+        duration: spec.load.duration,
         think: spec.load.think,
     }
 }
 
-/// How many turns may leave in the first instant: the slots, where there are any.
-fn at_once(limits: Limits, sessions: usize) -> Option<usize> {
-    Some(limits.sessions?.min(limits.turns.unwrap_or(usize::MAX)).min(sessions))
+/// How many turns leave in the first instant, if the slots open all at once.
+fn at_once(limits: Limits, plan: &Plan) -> usize {
+    let slots = limits.sessions.filter(|_| limits.ramp_up.is_zero()).unwrap_or(0);
+    slots.min(limits.turns.unwrap_or(usize::MAX)).min(plan.sessions.len())
 }
 
-/// Every counter that either scrape has, with its growth. A counter that only the second one has started from nothing.
+/// The growth of every counter, the target's own first.
 fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let mut deltas = Vec::new();
-    for (source, scrape) in after {
-        let key = |counter: &target::Counter| (counter.name.clone(), counter.labels.clone());
-        let earlier = before.get(source);
-        let earlier: BTreeMap<_, _> =
-            earlier.iter().flat_map(|scrape| &scrape.counters).map(|counter| (key(counter), counter.value)).collect();
-        deltas.extend(scrape.counters.iter().map(|counter| {
-            let before = earlier.get(&key(counter)).copied();
-            let delta = counter.value - before.unwrap_or(0.0);
-            CounterDelta {
-                source: source.clone(),
-                name: counter.name.clone(),
-                labels: counter.labels.clone(),
-                before,
-                after: Some(counter.value),
-                // A counter that fell has started again: what it counted in between is lost.
-                delta: (delta >= 0.0).then_some(delta),
-            }
-        }));
-    }
-    deltas
+    let earlier = |source| before.get(source).map_or(&[][..], |scrape| &scrape.counters);
+    after.iter().flat_map(|(source, scrape)| CounterDelta::between(source, earlier(source), &scrape.counters)).collect()
 }
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {

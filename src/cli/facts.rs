@@ -1,14 +1,13 @@
 //! Small conversions between stages: what one knows, in the words of the next.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::profile::{Pacing, RunSpec};
-use crate::record::{Place, TurnId, TurnRecord};
+use super::site::Site;
+use crate::profile::RunSpec;
+use crate::record::{Place, TurnRecord};
 use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, metrics};
-use crate::target;
 use crate::text::{TextError, Vocabulary};
-use crate::workload::{self, Plan};
+use crate::workload::{self, Observing, Plan};
 
 /// How a reply without usage is counted.
 #[derive(Debug, Clone)]
@@ -31,16 +30,23 @@ pub(super) fn estimate(spec: &RunSpec, vocabulary: &Arc<Vocabulary>) -> Estimate
     if spec.request.tokenizer.is_some() { Estimate::Tokenizer(Arc::clone(vocabulary)) } else { Estimate::Frames }
 }
 
-/// Gives a reply whose server sent no usage an output count of our own, marked as such.
-pub(super) fn fill_estimate(turn: &mut TurnRecord, text: &str, estimate: &Estimate) {
+/// Gives a reply whose server sent no usage an output count of our own, marked as such. Encoding text takes a thread of
+/// its own: other streams must not wait for it.
+pub(super) async fn fill_estimate(mut turn: TurnRecord, text: String, estimate: Estimate) -> (TurnRecord, String) {
     if turn.output_tokens.is_some() || !turn.outcome.is_complete() {
-        return;
+        return (turn, text);
     }
     turn.output_estimated = true;
-    turn.output_tokens = Some(match estimate {
-        Estimate::Tokenizer(vocabulary) => vocabulary.count(text),
-        Estimate::Frames => turn.frames,
-    });
+    let Estimate::Tokenizer(vocabulary) = estimate else {
+        turn.output_tokens = Some(turn.frames);
+        return (turn, text);
+    };
+    let shared: Arc<str> = text.into();
+    let counting = Arc::clone(&shared);
+    let counted = tokio::task::spawn_blocking(move || vocabulary.count(&counting)).await;
+    // A tokenizer that panics on a text leaves the frames to count by.
+    turn.output_tokens = Some(counted.unwrap_or(turn.frames));
+    (turn, shared.as_ref().to_owned())
 }
 
 /// What the plan says, with the reuse that it allows over `ranks` ranks.
@@ -68,25 +74,24 @@ pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
     }
 }
 
-/// Reuse that the observed places allow; none when no place is known.
-pub(super) fn observed(plan: &Plan, places: &BTreeMap<TurnId, Place>) -> Option<ObservedOracle> {
-    if places.is_empty() {
-        return None;
-    }
-    let places = places.iter().map(|(id, place)| ((id.group, id.session, id.turn), place.clone())).collect();
-    let observed = workload::observed(plan, &places);
-    Some(ObservedOracle { reuse: observed.reuse, cold_pairs: observed.cold_pairs })
+/// Reuse that the places seen so far allow; none when no place is known.
+pub(super) fn observed(observing: &Observing<Place>) -> Option<ObservedOracle> {
+    let observed = observing.observed();
+    (observed.cold_pairs > 0).then_some(ObservedOracle { reuse: observed.reuse, cold_pairs: observed.cold_pairs })
 }
 
-pub(super) fn server(facts: &target::ServerFacts, model: Option<String>) -> ServerFacts {
+pub(super) fn server(site: &Site) -> ServerFacts {
+    let facts = &site.facts;
     ServerFacts {
+        address: Some(site.base.clone()),
         kind: facts.kind.clone(),
         version: facts.version.clone(),
-        model,
+        model: site.model.clone(),
         ranks: facts.ranks,
         load_balance_method: facts.load_balance_method.clone(),
         kv_tokens_per_rank: facts.kv_tokens_per_rank,
         kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
+        page_tokens: facts.page_tokens,
         info: facts.info.clone(),
         ..ServerFacts::default()
     }
@@ -95,18 +100,15 @@ pub(super) fn server(facts: &target::ServerFacts, model: Option<String>) -> Serv
 /// The run in one line, before it starts.
 pub(super) fn headline(spec: &RunSpec, plan: &Plan) -> String {
     let totals = plan.totals();
-    let load = match spec.load.pacing {
-        Pacing::Closed { sessions } => format!("{sessions} sessions in flight"),
-        Pacing::Open { per_second, .. } => format!("{per_second} sessions/s"),
-    };
     format!(
-        "{}: {} groups, {} sessions, {} turns, {} prompt tokens, {} output tokens, {load}, seed {}, workload {}",
+        "{}: {} groups, {} sessions, {} turns, {} prompt tokens, {} output tokens, {}, seed {}, workload {}",
         spec.name,
         totals.groups,
         totals.sessions,
         totals.turns,
         totals.prompt_tokens,
         totals.output_tokens,
+        spec.load,
         spec.workload.seed,
         plan.digest,
     )

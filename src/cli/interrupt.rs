@@ -1,38 +1,70 @@
-//! The runtime of a command, and what a signal does to it: the first one ends the load and lets the report be written, the
-//! second one ends the program at once.
+//! The runtime of a command, and what a signal does to it: the first one ends the sending, lets what is under way end for
+//! a grace and then cuts it, and the report is written; the second one ends the program at once.
 
 use std::future::Future;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use super::exit::{Ended, Exit};
+use super::say;
+use crate::drive::Stop;
 
 /// Runs `work` to its end, or to the second SIGINT or SIGTERM.
 ///
 /// # Errors
 /// Those of `work`; after the second signal, that the program was interrupted.
-pub(super) fn block_on<F, T>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<T>
+pub(super) fn block_on<F, T>(grace: Duration, work: impl FnOnce(Stop) -> F) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers()).enable_all().build()?;
-    runtime.block_on(async {
-        let cancel = CancellationToken::new();
+    let done = runtime.block_on(async {
+        let stop = Stop::default();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let mut work = Box::pin(work(cancel.clone()));
+        let mut work = Box::pin(work(stop.clone()));
+        let mut is_ending = false;
         loop {
+            let grace = async {
+                // After the cut there is nothing left to wait for.
+                match is_ending && !stop.cut.is_cancelled() {
+                    true => tokio::time::sleep(grace).await,
+                    false => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 done = &mut work => return done,
+                () = grace => {
+                    stop.cut.cancel();
+                    continue;
+                },
                 _ = interrupt.recv() => {},
                 _ = terminate.recv() => {},
             }
-            if cancel.is_cancelled() {
+            if is_ending {
                 return Err(Ended::new(Exit::Interrupted, "interrupted twice: the report was not finished").into());
             }
-            cancel.cancel();
+            is_ending = true;
+            stop.sending.cancel();
+            say::note("interrupted: what is under way may end; a second signal stops at once");
         }
-    })
+    });
+    // A second signal must not wait for threads that are busy.
+    runtime.shutdown_background();
+    done
+}
+
+/// `work`, unless a signal comes before it is done.
+///
+/// # Errors
+/// Those of `work`; else that the program was interrupted before anything was measured.
+pub(super) async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::select! {
+        done = work => done,
+        () = stop.sending.cancelled() => {
+            Err(Ended::new(Exit::Interrupted, "interrupted before anything was measured").into())
+        },
+    }
 }
 
 /// Threads for the streams: one for each two cores, at most eight. One carries some 100,000 events a second. More would take

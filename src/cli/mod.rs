@@ -3,6 +3,7 @@
 mod ab;
 mod block;
 mod compare;
+mod descriptors;
 mod exit;
 mod facts;
 mod flags;
@@ -20,6 +21,7 @@ mod sim;
 mod site;
 mod spec_args;
 mod truth;
+mod witness;
 
 use clap::Parser as _;
 

@@ -21,6 +21,9 @@ pub(super) struct OutputArgs {
     /// Show no progress bar
     #[arg(long, alias = "disable_tqdm")]
     pub disable_tqdm: bool,
+    /// After the first SIGINT or SIGTERM, turns under way may take this long to end
+    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub grace: Duration,
     /// Wait up to this many seconds until the server answers
     #[arg(long, alias = "ready_check_timeout_sec", value_name = "SECONDS", default_value_t = 0)]
     pub ready_check_timeout_sec: u64,

@@ -1,52 +1,53 @@
-//! The one recorder of a run: it owns the histograms, the log and the bar, and nothing on the timed path waits for it.
+//! The one recorder of a run: it owns the histograms, the log and the bar. It has a thread of its own, so that writing a
+//! line, or drawing the bar, holds up no stream and no schedule.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 use super::progress::Progress;
-use crate::record::{Place, TurnId, TurnRecord};
+use crate::drive::{Stop, Watch};
+use crate::record::{Place, TurnRecord};
 use crate::report::Accumulator;
 use crate::store::{RequestLog, StoreError};
+use crate::workload::Observing;
 
 /// How often the bar is looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a run left behind.
+/// What a run leaves behind.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub accumulator: Accumulator,
-    /// Where each complete turn was served, as far as that is known.
-    pub places: BTreeMap<TurnId, Place>,
+    /// Where complete turns were served, as far as that is known.
+    pub observing: Observing<Place>,
 }
 
 /// Takes records as they come.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    recorded: Recorded,
-    log: RequestLog,
-    cancel: CancellationToken,
+    pub recorded: Recorded,
+    pub log: RequestLog,
+    pub progress: Progress,
+    /// Ends the run when a line cannot be written: what it measures would be lost.
+    pub stop: Stop,
+    pub watch: Arc<Watch>,
 }
 
 impl Recorder {
-    #[must_use]
-    pub(super) fn new(accumulator: Accumulator, log: RequestLog, cancel: CancellationToken) -> Self {
-        Self { recorded: Recorded { accumulator, places: BTreeMap::new() }, log, cancel }
-    }
-
-    /// Records until the load loop is done.
+    /// Records on a thread of its own until the load loop is done.
     ///
     /// # Errors
-    /// When a line cannot be written; the run is then cancelled, since what it measures would be lost.
-    pub(super) async fn run(
-        &mut self,
-        mut records: Receiver<TurnRecord>,
-        progress: &mut Progress,
-        in_flight: impl Fn() -> usize,
-    ) -> Result<(), StoreError> {
+    /// When a line cannot be written.
+    pub(super) async fn run(self, records: Receiver<TurnRecord>) -> anyhow::Result<Recorded> {
+        let runtime = tokio::runtime::Handle::current();
+        let recording = tokio::task::spawn_blocking(move || runtime.block_on(self.record(records)));
+        Ok(recording.await??)
+    }
+
+    async fn record(mut self, mut records: Receiver<TurnRecord>) -> Result<Recorded, StoreError> {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failure = None;
@@ -54,28 +55,31 @@ impl Recorder {
             tokio::select! {
                 record = records.recv() => match record {
                     Some(record) => if let Err(why) = self.add(&record) {
-                        self.cancel.cancel();
+                        self.stop.now();
                         failure.get_or_insert(why);
                     },
                     None => break,
                 },
-                _ = ticks.tick() => if progress.is_due() {
-                    progress.show(&self.recorded.accumulator.live(), in_flight());
+                _ = ticks.tick() => if self.progress.is_due() {
+                    self.progress.show(&self.recorded.accumulator.live(), self.watch.in_flight());
                 },
             }
         }
-        failure.map_or(Ok(()), Err)
-    }
-
-    #[must_use]
-    pub(super) fn into_recorded(self) -> Recorded {
-        self.recorded
+        self.progress.end();
+        self.recorded.accumulator.mark(self.watch.marks());
+        failure.map_or(Ok(self.recorded), Err)
     }
 
     fn add(&mut self, record: &TurnRecord) -> Result<(), StoreError> {
-        self.recorded.accumulator.add(record);
-        if let Some(place) = record.place.as_ref().filter(|_| record.outcome.is_complete()) {
-            self.recorded.places.insert(record.turn_id(), place.clone());
+        let Recorded { accumulator, observing } = &mut self.recorded;
+        accumulator.mark(self.watch.marks());
+        accumulator.add(record);
+        let TurnRecord { group, session, turn, .. } = *record;
+        if record.outcome.is_complete() {
+            let prompt = record.planned_prompt_tokens.map_or(0, u64::from);
+            observing.add((group, session, turn), prompt, record.planned_output_tokens, record.place.clone());
+        } else {
+            observing.end(group, session);
         }
         self.log.append(record)
     }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
-
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
 use super::output_args::OutputArgs;
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
-use super::{interrupt, say};
+use super::{descriptors, interrupt, say};
+use crate::drive::Stop;
 use crate::profile::{ProfileError, RunSpec, Target, run_spec};
 use crate::report::{RunReport, State, Verdict};
 use crate::store::RunDir;
@@ -72,45 +71,51 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let target = args.address.target()?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
+    descriptors::reserve(&spec, &plan)?;
     let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
     say::notes(&args.spec.notes);
     say::note(&super::facts::headline(&spec, &plan));
-    let measured = interrupt::block_on(|cancel| async move {
-        let opening = Opening { spec: &spec, vocabulary: &vocabulary, ready_timeout: args.output.ready_timeout() };
-        let site = Site::open(&target, opening, &plan).await?;
-        let measured = measure(args, &spec, plan, &vocabulary, &site, &cancel, &dir).await;
-        site.close().await;
-        measured.map(|measured| (measured, dir))
-    })?;
-    let (Measured { report, notes }, dir) = measured;
+    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
+    let measured = interrupt::block_on(args.output.grace, |stop| async move { job.run(&stop).await });
+    // A target that was never reached leaves nothing behind.
+    let Measured { report, notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
     say::result(&render::terminal(&render::run(&report)));
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));
     Ok(exit_of(&report))
 }
 
-async fn measure(
-    args: &RunArgs,
-    spec: &RunSpec,
+/// A run about to start.
+struct Job<'a> {
+    args: &'a RunArgs,
+    spec: &'a RunSpec,
     plan: Arc<workload::Plan>,
-    vocabulary: &Arc<Vocabulary>,
-    site: &Site,
-    cancel: &CancellationToken,
-    dir: &RunDir,
-) -> anyhow::Result<Measured> {
-    let block = Block {
-        spec,
-        plan,
-        vocabulary,
-        site,
-        arm: None,
-        round: None,
-        name: site.target.to_string(),
-        shows_progress: !args.output.disable_tqdm,
-        detail: args.output.detail(),
-        cancel,
-    };
-    block.run(dir).await
+    vocabulary: &'a Arc<Vocabulary>,
+    target: &'a Target,
+    dir: &'a RunDir,
+}
+
+impl Job<'_> {
+    async fn run(self, stop: &Stop) -> anyhow::Result<Measured> {
+        let Self { args, spec, plan, vocabulary, target, dir } = self;
+        let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout() };
+        let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
+        let block = Block {
+            spec,
+            plan,
+            vocabulary,
+            site: &site,
+            arm: None,
+            round: None,
+            name: target.to_string(),
+            shows_progress: !args.output.disable_tqdm,
+            detail: args.output.detail(),
+            stop,
+        };
+        let measured = Box::pin(block.run(dir)).await;
+        site.close().await;
+        measured
+    }
 }
 
 /// How a block's report ends the program.

@@ -1,37 +1,56 @@
 //! The one load loop: a plan's turns are sent when they are due. When (pacing), how many (limits), where and how (the
-//! `send` closure) and until when (cancellation) are values; there is no second loop.
+//! `send` closure) and until when (duration, [`Stop`]) are values; there is no second loop.
 //!
 //! One task a session; its turns are sequential, so history needs no lock. Bodies of first turns are made while the loop
 //! waits, at most two limits ahead.
 
 mod session;
+mod slots;
+mod watch;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use slots::{Slot, Slots};
+pub use watch::Watch;
+
 use crate::clock::Clock;
-use crate::record::{Outcome, TurnId, TurnRecord};
+use crate::record::{EndedBy, Outcome, TurnId, TurnRecord};
 use crate::units::Micros;
 use crate::workload::{Prompt, Prompter};
 
 /// Sessions prepared ahead when nothing limits how many may run.
 const UNLIMITED_LOOKAHEAD: usize = 64;
 
-/// How many at once, and how long users think.
+/// How many at once, how soon, how long, and how long users think.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub sessions: Option<usize>,
     pub turns: Option<usize>,
+    /// The slots of a closed loop open evenly over it. An open loop has it in its arrivals.
+    pub ramp_up: Duration,
+    /// Nothing is sent after it, and what is under way is cut.
+    pub duration: Option<Duration>,
     /// Pause between the end of a turn and the next turn of its session.
     pub think: Duration,
+}
+
+/// How a load ends before its plan. Clones end together.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    /// Nothing more is sent.
+    pub sending: CancellationToken,
+    /// What is under way is cut; `send` has to look at it.
+    pub cut: CancellationToken,
 }
 
 /// What is sent, under which limits, on whose clock.
@@ -42,10 +61,9 @@ pub struct Load {
     pub prompter: Arc<Prompter>,
     pub limits: Limits,
     pub clock: Clock,
-    /// Ends the run: nothing more is sent, what is under way is cut.
-    pub cancel: CancellationToken,
-    /// Turns under way, for whoever watches.
-    pub in_flight: Arc<AtomicUsize>,
+    pub stop: Stop,
+    /// For whoever watches.
+    pub watch: Arc<Watch>,
 }
 
 /// What the loop saw of itself.
@@ -53,9 +71,7 @@ pub struct Load {
 pub struct Driven {
     pub started: Micros,
     pub ended: Micros,
-    /// Most turns under way at once.
-    pub max_in_flight: usize,
-    pub interrupted: bool,
+    pub ended_by: EndedBy,
     /// Sessions whose task panicked: a fault of this program, whose turns are missing from the records.
     pub lost_sessions: usize,
 }
@@ -64,13 +80,37 @@ pub struct Driven {
 struct Shared<P, S> {
     load: Load,
     turns: Option<Semaphore>,
-    max_in_flight: AtomicUsize,
     records: mpsc::Sender<TurnRecord>,
     prepare: P,
     send: S,
 }
 
-/// Sends every turn of the plan; each ends as exactly one record in `records`.
+/// The start of one session.
+struct Start {
+    due: Duration,
+    /// Arrivals have a rate, so that a cap moves no due time.
+    is_open: bool,
+    /// How long the cap on sessions held it back under a rate.
+    cap_wait: Option<Duration>,
+    slot: Option<Slot>,
+}
+
+impl Stop {
+    /// One that ends with this one, and may end before it.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self { sending: self.sending.child_token(), cut: self.cut.child_token() }
+    }
+
+    /// Ends sending and cuts what is under way.
+    pub fn now(&self) {
+        self.sending.cancel();
+        self.cut.cancel();
+    }
+}
+
+/// Sends the turns of the plan. Each turn of a session that has started ends as exactly one record in `records`; sessions
+/// that the end of the run came before leave none.
 ///
 /// `prepare` makes a turn's body ahead of its time; `send` sends it and reads the reply, and gives the record back with the
 /// answer's text.
@@ -81,23 +121,33 @@ where
     F: Future<Output = (TurnRecord, String)> + Send,
 {
     let clock = load.clock.clone();
+    let stop = load.stop.clone();
+    let is_over = AtomicBool::new(false);
+    let turns = load.limits.turns.map(Semaphore::new);
+    let shared = Arc::new(Shared { turns, records, prepare, send, load });
+    let ahead = shared.first_bodies().await;
     let started = clock.now();
-    let shared = Arc::new(Shared {
-        turns: load.limits.turns.map(Semaphore::new),
-        max_in_flight: AtomicUsize::new(0),
-        records,
-        prepare,
-        send,
-        load,
-    });
-    let (interrupted, lost_sessions) = shared.run_sessions(started).await;
-    Driven {
-        started: started.into(),
-        ended: clock.now().into(),
-        max_in_flight: shared.max_in_flight.load(Ordering::Relaxed),
-        interrupted,
-        lost_sessions,
+    let deadline = deadline(&clock, shared.load.limits.duration.map(|span| started + span), &stop, &is_over);
+    let lost_sessions = tokio::select! {
+        lost = shared.run_sessions(started, ahead) => lost,
+        never = deadline => match never {},
+    };
+    let ended_by = match (is_over.into_inner(), stop.sending.is_cancelled()) {
+        (true, _) => EndedBy::Duration,
+        (false, true) => EndedBy::Interrupt,
+        (false, false) => EndedBy::Plan,
+    };
+    Driven { started: started.into(), ended: clock.now().into(), ended_by, lost_sessions }
+}
+
+/// Ends the run when its time is over, unless it is being ended already.
+async fn deadline(clock: &Clock, at: Option<Duration>, stop: &Stop, is_over: &AtomicBool) -> Infallible {
+    if let Some(at) = at {
+        clock.sleep_until(at).await;
+        is_over.store(!stop.sending.is_cancelled(), Ordering::Relaxed);
+        stop.now();
     }
+    std::future::pending().await
 }
 
 impl<P, S, F> Shared<P, S>
@@ -106,30 +156,55 @@ where
     S: Fn(TurnRecord, Bytes) -> F + Send + Sync + 'static,
     F: Future<Output = (TurnRecord, String)> + Send,
 {
-    /// Starts sessions in the plan's order, each when it is due and a slot is free, and waits for all.
-    async fn run_sessions(self: &Arc<Self>, started: Duration) -> (bool, usize) {
+    /// The bodies that are due at the very start, made before it: making them one after the other would be late.
+    async fn first_bodies(&self) -> Lookahead {
+        let sessions = self.load.prompter.plan().sessions.len();
+        let mut ahead = Lookahead::new(self.load.limits.sessions, sessions);
+        while ahead.bodies.len() < self.load.limits.sessions.unwrap_or(UNLIMITED_LOOKAHEAD)
+            && !self.load.stop.sending.is_cancelled()
+            && ahead.fill_one(|at| self.first_body(at))
+        {
+            tokio::task::yield_now().await;
+        }
+        ahead
+    }
+
+    /// Starts sessions in the plan's order, each when it is due and a slot is free, and waits for all. Gives the number
+    /// of sessions that panicked.
+    async fn run_sessions(self: &Arc<Self>, started: Duration, mut ahead: Lookahead) -> usize {
         let plan = Arc::clone(self.load.prompter.plan());
-        let slots = self.load.limits.sessions.map(|limit| Arc::new(Semaphore::new(limit)));
-        let mut ahead = Lookahead::new(self.load.limits.sessions, plan.sessions.len());
+        let Load { limits, watch, clock, .. } = &self.load;
+        let last_arrival = plan.sessions.last().and_then(|session| session.arrival);
+        // Arrivals know the ramp themselves, so the slots of an open loop are a cap and nothing else.
+        let slots_ramp = if last_arrival.is_some() { Duration::ZERO } else { limits.ramp_up };
+        let mut slots = limits.sessions.map(|limit| Slots::new(limit, started, slots_ramp, clock.clone()));
+        if let Some(last) = last_arrival {
+            watch.mark_full((started + limits.ramp_up).into());
+            watch.mark_last_start((started + last).into());
+        }
         let mut tasks = JoinSet::new();
-        let (mut interrupted, mut lost) = (false, 0);
+        let mut lost = 0;
         for (at, session) in plan.sessions.iter().enumerate() {
-            let granted = tokio::select! {
+            let start = tokio::select! {
                 biased;
-                () = self.load.cancel.cancelled() => None,
-                granted = self.wait(session.arrival.map(|offset| started + offset), slots.as_ref(), &mut ahead) => Some(granted),
+                () = self.load.stop.sending.cancelled() => None,
+                start = self.wait(session.arrival.map(|offset| started + offset), slots.as_mut(), &mut ahead) => Some(start),
             };
-            let Some((due, slot)) = granted else {
-                interrupted = true;
-                self.give_up(at, 0, Outcome::Cancelled).await;
-                continue;
+            let Some(start) = start else {
+                watch.mark_last_start(clock.now().into());
+                break;
             };
+            if !start.is_open {
+                if slots.as_ref().is_some_and(Slots::are_all_taken) {
+                    watch.mark_full(start.due.into());
+                }
+                if at + 1 == plan.sessions.len() {
+                    watch.mark_last_start(start.due.into());
+                }
+            }
             let body = ahead.take(at, |at| self.first_body(at));
             let shared = Arc::clone(self);
-            tasks.spawn(async move {
-                shared.session(at, due, body).await;
-                drop(slot);
-            });
+            tasks.spawn(async move { shared.session(at, start, body).await });
             while let Some(ended) = tasks.try_join_next() {
                 lost += usize::from(ended.is_err());
             }
@@ -137,16 +212,11 @@ where
         while let Some(ended) = tasks.join_next().await {
             lost += usize::from(ended.is_err());
         }
-        (interrupted || self.load.cancel.is_cancelled(), lost)
+        lost
     }
 
-    /// Waits for a session's arrival and slot, making bodies meanwhile; gives its due time and the slot.
-    async fn wait(
-        &self,
-        arrival: Option<Duration>,
-        slots: Option<&Arc<Semaphore>>,
-        ahead: &mut Lookahead,
-    ) -> (Duration, Option<OwnedSemaphorePermit>) {
+    /// Waits for a session's arrival and slot, making bodies meanwhile.
+    async fn wait(&self, arrival: Option<Duration>, slots: Option<&mut Slots>, ahead: &mut Lookahead) -> Start {
         let clock = &self.load.clock;
         if let Some(due) = arrival {
             while clock.now() < due && ahead.fill_one(|at| self.first_body(at)) {
@@ -158,17 +228,23 @@ where
             None => None,
             Some(slots) => Some(self.slot(slots, ahead).await),
         };
+        let free_since = slot.as_ref().map(|slot| slot.free_since);
         // A cap never moves the due time of an arrival; in a closed loop the free slot is the arrival.
-        (arrival.unwrap_or_else(|| clock.now()), slot)
+        Start {
+            due: arrival.or(free_since).unwrap_or_else(|| clock.now()),
+            is_open: arrival.is_some(),
+            cap_wait: arrival.zip(free_since).map(|(due, free)| free.saturating_sub(due)),
+            slot,
+        }
     }
 
-    async fn slot(&self, slots: &Arc<Semaphore>, ahead: &mut Lookahead) -> OwnedSemaphorePermit {
+    async fn slot(&self, slots: &mut Slots, ahead: &mut Lookahead) -> Slot {
         loop {
-            if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+            if let Some(slot) = slots.try_take() {
                 return slot;
             }
             if !ahead.fill_one(|at| self.first_body(at)) {
-                return Arc::clone(slots).acquire_owned().await.expect("the slots are never closed");
+                return slots.take().await;
             }
             tokio::task::yield_now().await;
         }
@@ -238,5 +314,7 @@ impl Lookahead {
     }
 }
 
+#[cfg(test)]
+mod load_tests;
 #[cfg(test)]
 mod tests;

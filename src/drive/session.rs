@@ -1,15 +1,22 @@
 //! One session: its turns in order, each due when the one before has ended and its user has thought.
 
 use std::future::Future;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::SemaphorePermit;
 
-use super::Shared;
+use super::{Shared, Start};
 use crate::record::{Outcome, TurnRecord};
 use crate::workload::Prompt;
+
+/// A turn may be under way until this is dropped.
+struct Granted<'a> {
+    due: Duration,
+    /// How long the cap on turns held it back under a rate.
+    cap_wait: Option<Duration>,
+    _permit: Option<SemaphorePermit<'a>>,
+}
 
 impl<P, S, F> Shared<P, S>
 where
@@ -17,10 +24,11 @@ where
     S: Fn(TurnRecord, Bytes) -> F + Send + Sync + 'static,
     F: Future<Output = (TurnRecord, String)> + Send,
 {
-    /// Sends the turns of the session at plan index `at`, the first of which is due at `due`.
+    /// Sends the turns of the session at plan index `at`.
     ///
     /// A turn that fails ends the session: the rest is skipped, since a conversation with a hole is another conversation.
-    pub(super) async fn session(&self, at: usize, mut due: Duration, first_body: Bytes) {
+    pub(super) async fn session(&self, at: usize, start: Start, first_body: Bytes) {
+        let Start { mut due, is_open, mut cap_wait, slot } = start;
         let plan = self.load.prompter.plan();
         let turns = u32::try_from(plan.sessions[at].turns.len()).unwrap_or(u32::MAX);
         let mut first_body = Some(first_body);
@@ -30,55 +38,58 @@ where
             let body = first_body
                 .take()
                 .unwrap_or_else(|| (self.prepare)(&record, &self.load.prompter.prompt(at, turn, &replies)));
-            let is_open = plan.sessions[at].arrival.is_some();
-            let Some((due_at, permit)) = self.turn_slot(due, is_open).await else {
+            let Some(granted) = self.turn_slot(due, is_open).await else {
                 return self.give_up(at, turn, Outcome::Cancelled).await;
             };
-            record.due_us = due_at.into();
+            record.due_us = granted.due.into();
+            record.cap_wait_us = cap_wait.take().max(granted.cap_wait).map(Into::into);
             let (record, reply) = self.send_counted(record, body).await;
-            drop(permit);
-            let (outcome, done) = (record.outcome, record.done_us);
+            drop(granted);
+            let outcome = record.outcome;
+            let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);
             self.hand_over(record).await;
             match outcome {
                 Outcome::Complete => replies.push(reply),
                 Outcome::Cancelled => return self.give_up(at, turn + 1, Outcome::Cancelled).await,
                 Outcome::Failed(_) | Outcome::Skipped => {
-                    return self.give_up(at, turn + 1, Outcome::Skipped).await;
+                    self.give_up(at, turn + 1, Outcome::Skipped).await;
+                    due = done;
+                    break;
                 }
             }
-            due = done.map_or_else(|| self.load.clock.now(), Duration::from) + self.load.limits.think;
+            due = done + if turn + 1 == turns { Duration::ZERO } else { self.load.limits.think };
+        }
+        if let Some(slot) = slot {
+            slot.free_as_of(due);
         }
     }
 
     /// Waits until the turn is due and may be under way; `None` when the run is over.
     ///
     /// Without a rate a turn is not due before its permit; with one, a cap never moves the due time.
-    async fn turn_slot(&self, due: Duration, is_open: bool) -> Option<(Duration, Option<SemaphorePermit<'_>>)> {
+    async fn turn_slot(&self, due: Duration, is_open: bool) -> Option<Granted<'_>> {
         let clock = &self.load.clock;
         let waiting = async {
             if clock.now() < due {
                 clock.sleep_until(due).await;
             }
-            match &self.turns {
-                None => (due, None),
-                Some(turns) => {
-                    let permit = turns.acquire().await.expect("the permits are never closed");
-                    (if is_open { due } else { due.max(clock.now()) }, Some(permit))
-                }
-            }
+            let Some(turns) = &self.turns else { return Granted { due, cap_wait: None, _permit: None } };
+            let (permit, free) = match turns.try_acquire() {
+                Ok(permit) => (permit, due),
+                Err(_) => (turns.acquire().await.expect("the permits are never closed"), clock.now().max(due)),
+            };
+            let (due, cap_wait) = if is_open { (due, Some(free.saturating_sub(due))) } else { (free, None) };
+            Granted { due, cap_wait, _permit: Some(permit) }
         };
         tokio::select! {
             biased;
-            () = self.load.cancel.cancelled() => None,
+            () = self.load.stop.sending.cancelled() => None,
             granted = waiting => Some(granted),
         }
     }
 
     async fn send_counted(&self, record: TurnRecord, body: Bytes) -> (TurnRecord, String) {
-        let now = self.load.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        self.max_in_flight.fetch_max(now, Ordering::Relaxed);
-        let sent = (self.send)(record, body).await;
-        self.load.in_flight.fetch_sub(1, Ordering::Relaxed);
-        sent
+        let _under_way = self.load.watch.turn();
+        (self.send)(record, body).await
     }
 }

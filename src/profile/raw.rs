@@ -83,6 +83,7 @@ pub struct Load {
     pub rate: Option<f64>,
     pub burstiness: Option<f64>,
     pub duration: Option<String>,
+    pub ramp_up: Option<String>,
     pub think: Option<String>,
     pub warmup_sessions: Option<u32>,
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{
-    Api, ChatLayout, ExperimentSpec, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity,
+    Api, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity,
     ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw, target,
 };
 
@@ -229,23 +229,22 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
 }
 
 fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
-    if raw.duration.is_some() {
-        return Err(ProfileError::not_built("`load.duration`"));
-    }
     let cap = raw.max_concurrency.map(|n| at_least_one("load.max_concurrency", n)).transpose()?;
     let burstiness = raw.burstiness.unwrap_or(1.0);
-    if !(burstiness.is_finite() && burstiness > 0.0) {
-        return Err(ProfileError::value(
-            "load.burstiness",
-            format!("{burstiness}: give a number above 0; 1 is Poisson"),
-        ));
-    }
+    let gaps = match burstiness {
+        f64::INFINITY => Gaps::Even,
+        shape if shape > 0.0 => Gaps::Gamma(shape),
+        _ => {
+            let why = format!("{burstiness}: give a number above 0; 1 is Poisson, inf is evenly spaced");
+            return Err(ProfileError::value("load.burstiness", why));
+        }
+    };
     let pacing = match raw.rate {
         None if raw.burstiness.is_some() => {
             return Err(ProfileError::value("load.burstiness", "it shapes the gaps of a rate: give `load.rate` too"));
         }
         None => Pacing::Closed { sessions: cap.unwrap_or(const { NonZeroU32::new(32).expect("32 is not 0") }) },
-        Some(rate) if rate.is_finite() && rate > 0.0 => Pacing::Open { per_second: rate, burstiness, sessions: cap },
+        Some(rate) if rate.is_finite() && rate > 0.0 => Pacing::Open { per_second: rate, gaps, sessions: cap },
         Some(rate) => {
             return Err(ProfileError::value(
                 "load.rate",
@@ -259,9 +258,20 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
             .max_turns_in_flight
             .map(|n| at_least_one("load.max_turns_in_flight", n))
             .transpose()?,
+        ramp_up: span("load.ramp_up", raw.ramp_up.as_deref(), Duration::ZERO)?,
+        duration: duration(raw.duration.as_deref())?,
         think: span("load.think", raw.think.as_deref(), Duration::ZERO)?,
         warmup_sessions: raw.warmup_sessions.unwrap_or(8),
     })
+}
+
+fn duration(text: Option<&str>) -> Checked<Option<Duration>> {
+    let given = text.map(|text| span("load.duration", Some(text), Duration::ZERO)).transpose()?;
+    if given.is_some_and(|span| span.is_zero()) {
+        let why = "a run of 0 sends nothing: give more, as in \"60s\", or leave it out";
+        return Err(ProfileError::value("load.duration", why));
+    }
+    Ok(given)
 }
 
 fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
@@ -320,6 +330,11 @@ fn check_combinations(spec: &RunSpec) -> Checked<()> {
     if ids && spec.workload.turns.get() > 1 && spec.workload.history == History::Real {
         let why = "replies come back as text: use history = \"synthetic\" with ids";
         return Err(ProfileError::value("request.prompt_as", why));
+    }
+    if spec.load.duration.is_some_and(|duration| spec.load.ramp_up >= duration) {
+        let why =
+            "it takes as long as `load.duration` or longer, so that the load never reaches its height: make it shorter";
+        return Err(ProfileError::value("load.ramp_up", why));
     }
     if spec.request.chat_layout == ChatLayout::Merged && spec.request.api != Api::Chat {
         return Err(ProfileError::value("request.chat_layout", "only api = \"chat\" has a layout: leave it out"));

@@ -54,6 +54,9 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
         ("load.rate = -1.0", "`load.rate`", "above 0"),
         ("load.rate = nan", "`load.rate`", "above 0"),
         ("load.burstiness = 2.0", "`load.burstiness`", "load.rate"),
+        ("load.rate = 1.0\nload.burstiness = 0.0", "`load.burstiness`", "inf"),
+        ("load.duration = \"0s\"", "`load.duration`", "60s"),
+        ("load.duration = \"5s\"\nload.ramp_up = \"5s\"", "`load.ramp_up`", "shorter"),
         ("load.max_concurrency = 0", "`load.max_concurrency`", "at least 1"),
         ("workload.groups = 0", "`workload.groups`", "at least 1"),
         ("workload.output_tokens = 0", "`workload.output_tokens`", "at least 1"),
@@ -78,7 +81,6 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
 #[test]
 fn what_is_not_built_is_refused_and_never_ignored() {
     let keys = [
-        "load.duration = \"60s\"",
         "workload.kind = \"trace\"",
         "workload.history = \"recorded\"",
         "experiment.threshold = 0.02",

@@ -146,10 +146,37 @@ pub enum PromptAs {
 pub struct LoadSpec {
     pub pacing: Pacing,
     pub max_turns_in_flight: Option<NonZeroU32>,
+    /// How long the load takes to reach its height. Closed: the slots open evenly over it. Open: the rate grows linearly.
+    #[serde(default)]
+    pub ramp_up: Duration,
+    /// Nothing is sent after it, and what is under way is cut. The run ends with its plan if that comes first: no prompt is
+    /// ever sent again to fill the time.
+    #[serde(default)]
+    pub duration: Option<Duration>,
     /// Pause between the end of a turn and the next turn of its session.
     pub think: Duration,
     /// Sessions of their own prompts and keys that run first and are not counted.
     pub warmup_sessions: u32,
+}
+
+impl std::fmt::Display for LoadSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pacing, max_turns_in_flight, ramp_up, duration, think, warmup_sessions: _ } = self;
+        match pacing {
+            Pacing::Closed { sessions } => write!(f, "closed loop, {sessions} sessions in flight")?,
+            Pacing::Open { per_second, gaps, sessions } => {
+                write!(f, "open loop, {per_second} sessions/s, {gaps}")?;
+                sessions.map_or(Ok(()), |cap| write!(f, ", at most {cap} in flight"))?;
+            }
+        }
+        max_turns_in_flight.map_or(Ok(()), |turns| write!(f, ", at most {turns} turns in flight"))?;
+        let spans = [("think time", Some(*think)), ("ramp-up", Some(*ramp_up)), ("at most", *duration)];
+        for (what, span) in spans {
+            span.filter(|span| !span.is_zero())
+                .map_or(Ok(()), |span| write!(f, ", {what} {} s", span.as_secs_f64()))?;
+        }
+        Ok(())
+    }
 }
 
 /// Closed: a session starts when another ends. Open: sessions start by a schedule; a cap delays them but moves no due time.
@@ -162,11 +189,29 @@ pub enum Pacing {
     Open {
         /// Mean sessions a second.
         per_second: f64,
-        /// Shape of the gamma-distributed gaps: 1 is Poisson, larger is more even.
-        burstiness: f64,
+        gaps: Gaps,
         /// Most sessions in flight at once.
         sessions: Option<NonZeroU32>,
     },
+}
+
+/// How the gaps between arrivals are spread around their mean.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gaps {
+    /// All equal: `burstiness = inf`.
+    Even,
+    /// Gamma distributed with this shape: 1 is a Poisson process, larger is more even.
+    Gamma(f64),
+}
+
+impl std::fmt::Display for Gaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Even => f.write_str("evenly spaced"),
+            Self::Gamma(shape) => write!(f, "burstiness {shape}"),
+        }
+    }
 }
 
 /// There is no total timeout: it would remove just the slow replies.

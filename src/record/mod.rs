@@ -1,10 +1,14 @@
 //! Facts about turns and servers, nothing derived: latencies, rates and hit ratios are computed from these in `report`.
 //! One [`TurnRecord`] is one line of `requests.jsonl`.
 
+mod load;
 mod outcome;
 mod place;
+mod server;
 mod turn;
 
+pub use load::{EndedBy, Marks};
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
+pub use server::{CounterRole, PlaceLoad, ServerCounter};
 pub use turn::{Gap, TurnId, TurnRecord};

@@ -40,6 +40,8 @@ pub struct TurnRecord {
     pub key: Option<String>,
     /// When the plan said that it leaves.
     pub due_us: Micros,
+    /// How long a cap held it back under a rate, a part of sent − due; absent where no cap applies.
+    pub cap_wait_us: Option<Micros>,
     /// First poll of the request body: what a kernel stamp shows within microseconds.
     pub sent_us: Option<Micros>,
     /// Response head in hand.
@@ -92,6 +94,7 @@ impl TurnRecord {
             turn: turn.turn,
             key,
             due_us,
+            cap_wait_us: None,
             sent_us: None,
             head_us: None,
             first_us: None,

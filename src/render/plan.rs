@@ -52,13 +52,14 @@ fn length(Length { min, max }: Length) -> String {
 }
 
 fn load(summary: &PlanSummary) -> String {
-    match summary.pacing {
+    let load = match summary.pacing {
         Pacing::Closed { sessions: _ } => format!("{} in flight", plural(summary.in_flight.into(), "session")),
-        Pacing::Open { per_second, burstiness, sessions } => {
+        Pacing::Open { per_second, gaps, sessions } => {
             let limit = sessions.map_or("no limit".to_owned(), |limit| format!("at most {limit}"));
-            format!("{per_second} sessions/s, burstiness {burstiness}, {limit} in flight (about {})", summary.in_flight)
+            format!("{per_second} sessions/s, {gaps}, {limit} in flight (about {})", summary.in_flight)
         }
-    }
+    };
+    load + &summary.duration.map_or(String::new(), |span| format!(", for at most {} s", figure(span.as_secs_f64())))
 }
 
 /// Affinity and its absence side by side, beside the most that there is.

@@ -4,18 +4,18 @@
 //! sessions and keys, never with turns.
 
 use super::affinity::{Affinity, Follow, Spilled};
-use super::audit;
 use super::latency::{Latency, millis};
 use super::ratio;
 use super::redact::redacted;
 use super::shape::{
-    Client, CounterDelta, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, RunReport, SCHEMA, ServerFacts, State,
-    Totals, Windows, WorkloadFacts,
+    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
+    State, Totals, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
+use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::TurnRecord;
-use crate::stats::{Quantile, rounded};
+use crate::record::{CounterRole, EndedBy, Marks, TurnRecord};
+use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,8 @@ pub struct Context {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Closing {
     pub state: State,
+    /// Absent when it is not known, as of a run that was killed.
+    pub ended_by: Option<EndedBy>,
     pub counters: Vec<CounterDelta>,
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
@@ -36,6 +38,8 @@ pub struct Closing {
     /// Most turns in flight at once, as the load loop counted.
     pub in_flight_max: Option<u64>,
     pub redials: Option<u64>,
+    /// How late this program's own runtime was, asked every 10 ms.
+    pub runtime_lag: Distribution,
     pub cpu_cores: Option<f64>,
 }
 
@@ -65,11 +69,13 @@ impl Closing {
     pub fn plain(state: State) -> Self {
         Self {
             state,
+            ended_by: None,
             counters: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
             redials: None,
+            runtime_lag: Distribution::default(),
             cpu_cores: None,
         }
     }
@@ -87,8 +93,14 @@ impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
         let spec = &context.manifest.spec;
-        let follow = Follow { key_by: spec.key.by, api: spec.request.api, many_turns: spec.workload.turns.get() > 1 };
+        let follow = Follow { key_by: spec.key.by, api: spec.request.api, turns: spec.workload.turns.get() };
         Self { tally: Tally::new(follow), context }
+    }
+
+    /// Says when the load was full and when its last session started, as far as that is known. It must be said before
+    /// the turns are added that were sent, or ended, after these instants.
+    pub fn mark(&mut self, marks: Marks) {
+        self.tally.windows.mark(marks);
     }
 
     /// Adds one turn, however it ended.
@@ -106,7 +118,8 @@ impl Accumulator {
     #[must_use]
     pub fn live(&self) -> Live {
         let Totals { complete, failed, cancelled, skipped, output_tokens, cached_tokens, .. } = &self.tally.totals;
-        let ttft = |q| Some(self.tally.latencies.of(Latency::Ttft).quantile(q)? / 1e3);
+        let ttfts = self.tally.latency(Latency::Ttft);
+        let ttft = |q| Some(ttfts.quantile(q)? / 1e3);
         Live {
             complete: *complete,
             failed: *failed,
@@ -122,41 +135,55 @@ impl Accumulator {
     /// The report. It may be asked for at any time: a run under way is a state like any other.
     #[must_use]
     pub fn finish(&self, closing: Closing) -> RunReport {
-        let Closing { state, counters, key_seen, observed, in_flight_max, redials, cpu_cores } = closing;
+        let Closing { state, ended_by, counters, key_seen, observed, in_flight_max, redials, runtime_lag, cpu_cores } =
+            closing;
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
+        let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
+        server.cold = Some(self.tally.beginnings.evidence(slack));
         let tally = &self.tally;
         let spilled = simulator_spills(&server.counters);
         let totals = tally.totals(workload.turns, state);
-        let whole = tally.window();
-        let metrics = tally.metrics(&totals, &whole);
+        let latencies = tally.latencies();
+        let whole = tally.window(&latencies);
+        let metrics = tally.metrics(&totals, &whole, &latencies);
+        let load = &manifest.spec.load;
+        let (steady, steady_reason) = match tally.windows.steady(load, tally.span(), ended_by) {
+            Ok(window) => (Some(window), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
         let ranks = tally.rows(server.ranks);
         let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
+            own_lag_ms: millis(&tally.own_lag),
+            runtime_lag_ms: millis(&runtime_lag),
+            cap_wait_ms: millis(&tally.cap_wait),
+            rate: start_rate(load, tally),
             cpu_cores,
             connections: tally.fresh_connections,
             redials,
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
-            littles_law_ratio: littles_law_ratio(&manifest.spec.load, &totals, &metrics),
-            ..Client::default()
+            littles_law_ratio: littles_law_ratio(load, &totals, &windows),
         };
         let mut report = RunReport {
             schema: SCHEMA,
             state,
+            ended_by,
             manifest: redacted(manifest),
             workload,
             server,
             totals,
-            windows: Windows { whole, steady: None, steady_reason: Some("this version computes none".into()) },
+            windows,
             metrics,
             ranks,
             affinity: Affinity { spilled, ..tally.affinity.finish(&loads) },
             client,
             validity: audit::Validity::default(),
-            histograms: tally.latencies.encoded(),
+            histograms: latencies.encoded(),
         };
         report.validity = audit::judge(&report);
         report
@@ -168,25 +195,35 @@ impl Accumulator {
 fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
     let spills: Vec<f64> = counters
         .iter()
-        .filter(|counter| counter.name == "gspbench_sim_spilled_total")
+        .filter(|counter| counter.role == Some(CounterRole::Spills))
         .filter_map(|counter| counter.delta)
         .collect();
     let turns = spills.iter().sum::<f64>().round() as u64;
     (!spills.is_empty()).then(|| Spilled { turns, from: "simulator".into() })
 }
 
+/// The rate of an open loop: asked for, drawn, and kept.
+fn start_rate(load: &LoadSpec, tally: &Tally) -> Option<StartRate> {
+    let Pacing::Open { per_second, .. } = load.pacing else { return None };
+    let (planned, achieved) = tally.start_rates();
+    Some(StartRate { asked: per_second, planned, achieved })
+}
+
 /// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a
-/// second. None in an open loop, or when sessions pause.
+/// second. Of the steady window where there is one, since ramp and tail are not full by design. None in an open loop, or
+/// when sessions pause.
 #[expect(clippy::cast_precision_loss, reason = "tokens and turns stay below 2^53")]
-fn littles_law_ratio(load: &LoadSpec, totals: &Totals, metrics: &Metrics) -> Option<f64> {
+fn littles_law_ratio(load: &LoadSpec, totals: &Totals, windows: &Windows) -> Option<f64> {
     let Pacing::Closed { sessions } = load.pacing else { return None };
     if !load.think.is_zero() || totals.complete == 0 {
         return None;
     }
     let limit = load.max_turns_in_flight.map_or(sessions, |turns| turns.min(sessions));
     let tokens = totals.output_tokens? as f64 / totals.complete as f64;
-    let decode_ms = metrics.tpot_ms.map_or(0.0, |tpot| (tokens - 1.0).max(0.0) * tpot.mean);
-    let turn_ms = metrics.ttft_ms?.mean + decode_ms;
+    let window = windows.steady.as_ref().unwrap_or(&windows.whole);
+    let mean = |latency: Latency| window.latency.get(latency.key()).map(|summary| summary.mean);
+    let decode_ms = mean(Latency::Tpot).map_or(0.0, |tpot| (tokens - 1.0).max(0.0) * tpot);
+    let turn_ms = mean(Latency::Ttft)? + decode_ms;
     let expected = f64::from(limit.get()) / turn_ms * 1e3;
-    Some(rounded(metrics.request_throughput? / expected)).filter(|ratio| ratio.is_finite())
+    Some(rounded(window.request_throughput? / expected)).filter(|ratio| ratio.is_finite())
 }

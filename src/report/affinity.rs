@@ -1,9 +1,10 @@
 //! Where sessions and keys went: stickiness, splits, spread, balance.
 //!
 //! Turns come in any order and may be merged from shards. A session is therefore kept as its contiguous stretches of turns:
-//! two neighbours are compared exactly once, when their stretches meet, and a session seen in order is one stretch.
+//! two neighbours are compared exactly once, when their stretches meet, and a session seen in order is one stretch. A
+//! session of which every turn has been seen is only counted from then on, so that state grows with the sessions under way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -68,13 +69,13 @@ pub struct SplitSession {
     pub places: Vec<Place>,
 }
 
-/// What is worth following, given the workload: state grows with sessions and keys, and single turns have neither.
+/// What is worth following, given the workload: single turns have no trail, and a key a session is that of its trail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Follow {
     pub(super) key_by: KeyScope,
     pub(super) api: Api,
-    /// Sessions have more than one turn.
-    pub(super) many_turns: bool,
+    /// Turns of each session.
+    pub(super) turns: u32,
 }
 
 /// Mergeable state behind [`Affinity`].
@@ -84,11 +85,29 @@ pub(super) struct AffinityTally {
     turns: u64,
     known: u64,
     sources: BTreeMap<PlaceSource, u64>,
+    /// Sessions of several turns that still lack one.
     sessions: BTreeMap<(u32, u32), Trail>,
+    /// The others.
+    whole: Whole,
+    /// Turns at each place, of the keys that groups share.
     keys: BTreeMap<String, BTreeMap<Place, u64>>,
     /// Turns k > 1 that say how much was cached, and those of them where it was nothing.
     later_reported: u64,
     later_cold: u64,
+}
+
+/// Sessions of which every turn has been seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Whole {
+    sessions: u64,
+    split: u64,
+    stuck: u64,
+    moved: u64,
+    off_majority: u64,
+    /// Sessions that each place has seen.
+    seen_at: BTreeMap<Place, u64>,
+    /// The first few split ones.
+    examples: BTreeMap<(u32, u32), Vec<Place>>,
 }
 
 /// One session's places.
@@ -96,7 +115,8 @@ pub(super) struct AffinityTally {
 struct Trail {
     /// Ascending, never adjacent.
     stretches: Vec<Stretch>,
-    places: BTreeSet<Place>,
+    /// Turns at each place.
+    places: BTreeMap<Place, u64>,
     stuck: u64,
     moved: u64,
 }
@@ -116,6 +136,7 @@ impl AffinityTally {
             known: 0,
             sources: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            whole: Whole::default(),
             keys: BTreeMap::new(),
             later_reported: 0,
             later_cold: 0,
@@ -135,17 +156,27 @@ impl AffinityTally {
             self.later_reported += 1;
             self.later_cold += u64::from(cached == 0);
         }
-        if self.follow.many_turns {
+        if self.follow.turns > 1 {
             let at = (turn.turn, turn.place.clone());
-            let trail = self.sessions.entry((turn.group, turn.session)).or_default();
-            trail.places.extend(turn.place.clone());
-            trail.absorb(Stretch { first: at.clone(), last: at });
+            let places = turn.place.iter().map(|place| (place.clone(), 1)).collect();
+            let trail = Trail { stretches: vec![Stretch { first: at.clone(), last: at }], places, stuck: 0, moved: 0 };
+            self.add_trail((turn.group, turn.session), trail);
         }
-        if let Some(key) = turn.key.as_ref().filter(|_| self.follows_keys()) {
+        if let Some(key) = turn.key.as_ref().filter(|_| self.follow.key_by == KeyScope::Group) {
             let places = self.keys.entry(key.clone()).or_default();
             if let Some(place) = &turn.place {
                 *places.entry(place.clone()).or_default() += 1;
             }
+        }
+    }
+
+    fn add_trail(&mut self, session: (u32, u32), trail: Trail) {
+        let known = self.sessions.entry(session).or_default();
+        known.merge(trail);
+        if known.is_whole(self.follow.turns)
+            && let Some(trail) = self.sessions.remove(&session)
+        {
+            self.whole.add(session, trail);
         }
     }
 
@@ -157,7 +188,7 @@ impl AffinityTally {
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self { follow: _, turns, known, sources, sessions, keys, later_reported, later_cold } = other;
+        let Self { follow: _, turns, known, sources, sessions, whole, keys, later_reported, later_cold } = other;
         self.turns += turns;
         self.known += known;
         self.later_reported += later_reported;
@@ -166,8 +197,9 @@ impl AffinityTally {
             *self.sources.entry(source).or_default() += turns;
         }
         for (session, trail) in sessions {
-            self.sessions.entry(session).or_default().merge(trail);
+            self.add_trail(session, trail);
         }
+        self.whole.merge(whole);
         for (key, places) in keys {
             let mine = self.keys.entry(key).or_default();
             for (place, turns) in places {
@@ -179,35 +211,53 @@ impl AffinityTally {
     /// `loads`: the turns of each place, in the order of the report's rows.
     pub(super) fn finish(&self, loads: &[(Place, u64)]) -> Affinity {
         let follows_keys = self.follows_keys();
-        let (stuck, moved) = self.sessions.values().fold((0, 0), |(s, m), trail| (s + trail.stuck, m + trail.moved));
-        let split = || self.sessions.iter().filter(|(_, trail)| trail.places.len() > 1);
+        let many_turns = self.follow.turns > 1;
+        let mut seen = self.whole.clone();
+        self.sessions.iter().for_each(|(session, trail)| seen.add(*session, trail.clone()));
+        let keys = self.keys(&seen, loads);
         let placed = self.known > 0;
         Affinity {
             key_by: self.follow.key_by,
-            keys: follows_keys.then(|| count(self.keys.len())),
-            sessions: if self.follow.many_turns { count(self.sessions.len()) } else { self.turns },
-            split_sessions: (placed && self.follow.many_turns).then(|| count(split().count())),
-            stickiness: ratio(stuck, stuck + moved),
+            keys: follows_keys.then_some(keys.count),
+            sessions: if many_turns { seen.sessions } else { self.turns },
+            split_sessions: (placed && many_turns).then_some(seen.split),
+            stickiness: ratio(seen.stuck, seen.stuck + seen.moved),
             spilled: None,
-            off_majority_turns: (placed && follows_keys).then(|| self.keys.values().map(off_majority).sum()),
+            off_majority_turns: (placed && follows_keys).then_some(keys.off_majority),
             zero_hit_share: ratio(self.later_cold, self.later_reported),
             load_max_over_mean: max_over_mean(loads),
             load_cv: variation(&as_floats(loads)).map(rounded),
-            keys_per_rank: if follows_keys { self.keys_per_place(loads) } else { vec![] },
+            keys_per_rank: if follows_keys { keys.per_place } else { vec![] },
             attribution: self.attribution(),
-            split_examples: split()
-                .take(EXAMPLES)
-                .map(|((group, session), trail)| SplitSession {
-                    session: format!("g{group}-s{session}"),
-                    places: trail.places.iter().cloned().collect(),
-                })
+            split_examples: seen
+                .examples
+                .into_iter()
+                .map(|((group, session), places)| SplitSession { session: format!("g{group}-s{session}"), places })
                 .collect(),
         }
     }
 
-    fn keys_per_place(&self, loads: &[(Place, u64)]) -> Vec<u64> {
-        let served = |place: &Place| self.keys.values().filter(|places| places.contains_key(place)).count();
-        loads.iter().map(|(place, _)| count(served(place))).collect()
+    /// A key a session is where its session was; one of a single turn is where that turn was, and nowhere else.
+    fn keys(&self, seen: &Whole, loads: &[(Place, u64)]) -> Keys {
+        let per_place =
+            |at: &dyn Fn(&Place, u64) -> u64| loads.iter().map(|(place, turns)| at(place, *turns)).collect();
+        match (self.follow.key_by, self.follow.turns) {
+            (KeyScope::Session, 1) => {
+                Keys { count: self.turns, off_majority: 0, per_place: per_place(&|_, turns| turns) }
+            }
+            (KeyScope::Session, _) => Keys {
+                count: seen.sessions,
+                off_majority: seen.off_majority,
+                per_place: per_place(&|place, _| seen.seen_at.get(place).copied().unwrap_or(0)),
+            },
+            (KeyScope::Group | KeyScope::Turn | KeyScope::None, _) => Keys {
+                count: count(self.keys.len()),
+                off_majority: self.keys.values().map(off_majority).sum(),
+                per_place: per_place(&|place, _| {
+                    count(self.keys.values().filter(|places| places.contains_key(place)).count())
+                }),
+            },
+        }
     }
 
     fn attribution(&self) -> Attribution {
@@ -223,7 +273,56 @@ impl AffinityTally {
     }
 }
 
+/// What is said of keys.
+struct Keys {
+    count: u64,
+    off_majority: u64,
+    per_place: Vec<u64>,
+}
+
+impl Whole {
+    fn add(&mut self, session: (u32, u32), trail: Trail) {
+        let Trail { stretches: _, places, stuck, moved } = trail;
+        self.sessions += 1;
+        self.stuck += stuck;
+        self.moved += moved;
+        self.off_majority += off_majority(&places);
+        if places.len() > 1 {
+            self.split += 1;
+            self.examples.insert(session, places.keys().cloned().collect());
+            self.keep_examples();
+        }
+        for place in places.into_keys() {
+            *self.seen_at.entry(place).or_default() += 1;
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let Self { sessions, split, stuck, moved, off_majority, seen_at, examples } = other;
+        self.sessions += sessions;
+        self.split += split;
+        self.stuck += stuck;
+        self.moved += moved;
+        self.off_majority += off_majority;
+        for (place, sessions) in seen_at {
+            *self.seen_at.entry(place).or_default() += sessions;
+        }
+        self.examples.extend(examples);
+        self.keep_examples();
+    }
+
+    fn keep_examples(&mut self) {
+        while self.examples.len() > EXAMPLES {
+            self.examples.pop_last();
+        }
+    }
+}
+
 impl Trail {
+    fn is_whole(&self, turns: u32) -> bool {
+        matches!(&self.stretches[..], [all] if all.first.0 == 0 && all.last.0.checked_add(1) == Some(turns))
+    }
+
     /// Adds a stretch, joining it to its neighbours.
     fn absorb(&mut self, mut new: Stretch) {
         let at = self.stretches.partition_point(|old| old.first.0 < new.first.0);
@@ -249,7 +348,9 @@ impl Trail {
 
     fn merge(&mut self, other: Self) {
         let Self { stretches, places, stuck, moved } = other;
-        self.places.extend(places);
+        for (place, turns) in places {
+            *self.places.entry(place).or_default() += turns;
+        }
         self.stuck += stuck;
         self.moved += moved;
         stretches.into_iter().for_each(|stretch| self.absorb(stretch));
@@ -284,7 +385,7 @@ mod tests {
     use crate::units::{Micros, Rank};
 
     fn follow(key_by: KeyScope) -> Follow {
-        Follow { key_by, api: Api::Generate, many_turns: true }
+        Follow { key_by, api: Api::Generate, turns: 16 }
     }
 
     fn turn(session: u32, turn: u32, rank: Option<u16>) -> TurnRecord {
@@ -340,6 +441,37 @@ mod tests {
         assert_eq!(tally.sessions[&(0, 0)].stretches.len(), 1);
     }
 
+    #[test]
+    fn a_session_that_is_whole_is_only_counted() {
+        let of = |key_by, sessions: u32| {
+            let mut tally = AffinityTally::new(Follow { turns: 3, ..follow(key_by) });
+            for session in 0..sessions {
+                // The second turn of every third session goes elsewhere.
+                (0..3).for_each(|k| tally.add(&turn(session, k, Some(u16::from(k == 1 && session % 3 == 0)))));
+            }
+            tally
+        };
+        let tally = of(KeyScope::Session, 300);
+        assert!(tally.sessions.is_empty() && tally.keys.is_empty() && tally.whole.examples.len() == EXAMPLES);
+        let affinity = tally.finish(&loads());
+        assert_eq!((affinity.sessions, affinity.keys, affinity.split_sessions), (300, Some(300), Some(100)));
+        assert_eq!((affinity.off_majority_turns, affinity.stickiness), (Some(100), Some(0.666667)));
+        assert_eq!(affinity.keys_per_rank, [300, 100, 0]);
+        assert_eq!(affinity.split_examples[4].session, "g0-s12");
+        assert_eq!(of(KeyScope::Group, 300).finish(&loads()).keys, Some(1));
+    }
+
+    #[test]
+    fn a_key_of_a_single_turn_is_where_that_turn_was() {
+        let mut tally = AffinityTally::new(Follow { turns: 1, ..follow(KeyScope::Session) });
+        (0..4).for_each(|session| tally.add(&turn(session, 0, Some(u16::from(session == 0)))));
+        let affinity = tally.finish(&loads());
+        assert_eq!(
+            (affinity.keys, affinity.off_majority_turns, affinity.keys_per_rank),
+            (Some(4), Some(0), vec![3, 1, 0])
+        );
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
@@ -347,17 +479,24 @@ mod tests {
         fn any_order_and_any_partition_give_the_same_tally(
             turns in prop::collection::vec((0..2_u32, prop::option::of(0..3_u16), 0..4_usize), 0..16),
             order in any::<u64>(),
+            per_session in 1..9_u32,
         ) {
+            let follow = Follow { turns: per_session, ..follow(KeyScope::Group) };
+            let of = |turns: &[TurnRecord]| {
+                let mut tally = AffinityTally::new(follow);
+                turns.iter().for_each(|turn| tally.add(turn));
+                tally
+            };
             let mut next = [0; 2];
             let turns: Vec<_> = turns.into_iter().map(|(session, rank, part)| {
                 let k = next[session as usize];
                 next[session as usize] += 1;
-                (turn(session, k, rank), part)
+                (turn(2 * (k / per_session) + session, k % per_session, rank), part)
             }).collect();
             let whole = of(&turns.iter().map(|(turn, _)| turn.clone()).collect::<Vec<_>>());
             let mut shuffled = turns.clone();
             shuffled.sort_by_key(|(turn, _)| (u64::from(turn.turn * 7 + turn.session) ^ order).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            let mut merged = AffinityTally::new(follow(KeyScope::Group));
+            let mut merged = AffinityTally::new(follow);
             for part in 0..4 {
                 merged.merge(of(&shuffled.iter().filter(|(_, p)| *p == part).map(|(turn, _)| turn.clone()).collect::<Vec<_>>()));
             }

@@ -4,25 +4,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shape::{CounterDelta, RunReport, State};
-use crate::profile::Target;
+use super::shape::{RunReport, State};
+use super::{client, reconcile};
 
-/// Failed turns, as a share of the planned ones, above which survivors no longer stand for the workload.
+/// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
+/// workload.
 const FAILURES: f64 = 0.01;
-/// Relative difference of cached tokens between client and server.
-const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
 /// Relative difference of output length from the plan.
 const OUTPUT: Limits = Limits { void: 0.02, warning: 0.005 };
-/// Send lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
-const SEND_LAG_MS: f64 = 5.0;
-const SEND_LAG_SHARE: f64 = 0.05;
-
-/// What our own simulator calls itself.
-const SIMULATOR: &str = "gspbench sim";
-
-struct Limits {
-    void: f64,
-    warning: f64,
+/// Bounds of a relative difference.
+pub(super) struct Limits {
+    pub(super) void: f64,
+    pub(super) warning: f64,
 }
 
 /// Whether the numbers of a run may be used, and with which caveats.
@@ -62,10 +55,20 @@ pub enum FindingKind {
     Errors,
     /// Client and server disagree on cached tokens.
     Hit,
+    /// The server served others too.
+    Traffic,
     /// Replies are not as long as planned.
     OutputLength,
     /// The client was late or short of resources.
     Client,
+    /// The cache held prompts of this run before it began.
+    Warm,
+    /// Nothing shows that the cache was empty at the start.
+    ColdUnproven,
+    /// A cap held turns back under a rate.
+    Cap,
+    /// Sessions started at another rate than planned.
+    Rate,
     /// A counter of the server fell during the run.
     Restart,
     /// The run ended before its plan.
@@ -77,13 +80,15 @@ pub enum FindingKind {
 }
 
 /// A finding and whether it voids the run.
-type Judged = (Finding, Verdict);
+pub(super) type Judged = (Finding, Verdict);
 
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
-    let checks = [restart, errors, hit, output_length, send_lag, client_resource, interrupted, estimated, debug_build];
+    let checks = [restart, cold, errors, reconcile::hit, reconcile::hit_by_place, reconcile::traffic, output_length];
+    let notes = [interrupted, estimated, debug_build];
+    let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
-        checks.iter().filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
+        checks.filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
     Validity {
         verdict: if voids.is_empty() { Verdict::Valid } else { Verdict::Void },
@@ -92,16 +97,16 @@ pub(super) fn judge(report: &RunReport) -> Validity {
     }
 }
 
-fn finding(kind: FindingKind, seen: String, limit: Option<String>, effect: &str, advice: &str) -> Finding {
+pub(super) fn finding(kind: FindingKind, seen: String, limit: Option<String>, effect: &str, advice: &str) -> Finding {
     Finding { kind, seen, limit, effect: effect.into(), advice: advice.into() }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.3}", share * 100.0).trim_end_matches('0').trim_end_matches('.').to_owned() + " %"
 }
 
 impl Limits {
-    fn judge(&self, difference: f64) -> Option<Verdict> {
+    pub(super) fn judge(&self, difference: f64) -> Option<Verdict> {
         match difference {
             d if d > self.void => Some(Verdict::Void),
             d if d > self.warning => Some(Verdict::Valid),
@@ -109,9 +114,39 @@ impl Limits {
         }
     }
 
-    fn words(&self) -> Option<String> {
+    pub(super) fn words(&self) -> Option<String> {
         Some(format!("{}, warning above {}", percent(self.void), percent(self.warning)))
     }
+}
+
+/// A warm start voids a run that was to begin cold; one that was told to leave the cache alone is only warned of it.
+fn cold(report: &RunReport) -> Option<Judged> {
+    let evidence = report.server.cold?;
+    let wants_cold = report.manifest.spec.server.flush;
+    if evidence.warm_groups > 0 {
+        let groups = evidence.cold_groups + evidence.warm_groups + evidence.silent_groups;
+        let finding = finding(
+            FindingKind::Warm,
+            format!(
+                "{} of {groups} groups found their prompt cached before this run can have put it there",
+                evidence.warm_groups
+            ),
+            Some("none".into()),
+            "reuse and TTFT are better than a cold start gives",
+            "flush every rank before the run (a 200 from one flush proves nothing), or use another seed",
+        );
+        return Some((finding, if wants_cold { Verdict::Void } else { Verdict::Valid }));
+    }
+    (evidence.silent_groups > 0 && wants_cold).then(|| {
+        let finding = finding(
+            FindingKind::ColdUnproven,
+            format!("the first turns of {} groups do not say what was cached", evidence.silent_groups),
+            None,
+            "a cache left warm by earlier requests would not be noticed",
+            "let the server report cached tokens (SGLang: --enable-cache-report, vLLM: --enable-prompt-tokens-details)",
+        );
+        (finding, Verdict::Valid)
+    })
 }
 
 fn errors(report: &RunReport) -> Option<Judged> {
@@ -128,42 +163,6 @@ fn errors(report: &RunReport) -> Option<Judged> {
         "see `outcome` and `detail` in requests.jsonl; lower the load or mend the server, and run again",
     );
     Some((finding, if rate > FAILURES { Verdict::Void } else { Verdict::Valid }))
-}
-
-/// Counters of cached tokens, by name, and how their labels add up.
-const CACHED_COUNTERS: [&str; 2] = ["sglang:cached_tokens_total", "vllm:prefix_cache_hits_total"];
-
-fn hit(report: &RunReport) -> Option<Judged> {
-    let totals = &report.totals;
-    let client = totals.cached_tokens.filter(|_| totals.cached_reported_turns == totals.complete)?;
-    let (name, server) = server_cached(&report.server.counters)?;
-    #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
-    let client = client as f64;
-    let difference = (client - server).abs() / client.max(server).max(1.0);
-    // The server also counts turns that failed or were cut after their prefill; they may explain as much as their share.
-    let others = super::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0);
-    let verdict = HIT.judge(difference - others)?;
-    let seen =
-        format!("replies say {client:.0} cached tokens, {name} moved by {server:.0}: {} apart", percent(difference));
-    let finding = finding(
-        FindingKind::Hit,
-        seen,
-        HIT.words(),
-        "one of the two hit rates is wrong",
-        "look for other traffic on the server, several workers behind one address, or a scrape of the wrong one",
-    );
-    Some((finding, verdict))
-}
-
-/// What the server counted as cached, of the first name that it has. `cache_source="total"` repeats the other sources.
-fn server_cached(counters: &[CounterDelta]) -> Option<(&'static str, f64)> {
-    CACHED_COUNTERS.into_iter().find_map(|name| {
-        let all: Vec<_> = counters.iter().filter(|counter| counter.name == name).collect();
-        let is_total = |c: &CounterDelta| c.labels.get("cache_source").is_some_and(|source| source == "total");
-        let parts: Vec<_> = all.iter().copied().filter(|counter| !is_total(counter)).collect();
-        let counted = if parts.is_empty() { all } else { parts };
-        (!counted.is_empty()).then(|| (name, counted.iter().filter_map(|counter| counter.delta).sum()))
-    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
@@ -187,48 +186,8 @@ fn output_length(report: &RunReport) -> Option<Judged> {
     Some((finding, verdict))
 }
 
-fn send_lag(report: &RunReport) -> Option<Judged> {
-    let lag = report.client.send_lag_ms?.p99;
-    let median_ttft = report.metrics.ttft_ms.map_or(0.0, |ttft| ttft.p50);
-    let limit = SEND_LAG_MS.max(SEND_LAG_SHARE * median_ttft);
-    if lag <= limit / 2.0 {
-        return None;
-    }
-    let finding = finding(
-        FindingKind::Client,
-        format!("send lag p99 {lag:.1} ms"),
-        Some(format!("{limit:.1} ms, warning above {:.1} ms", limit / 2.0)),
-        "requests left later than planned, so the load was lighter than asked for",
-        "give the client more cores, or lower the load",
-    );
-    let verdict = if lag > limit { client_verdict(report) } else { Verdict::Valid };
-    Some((finding, verdict))
-}
-
-fn client_resource(report: &RunReport) -> Option<Judged> {
-    let turns = *report.totals.failed_by_kind.get("client_resource")?;
-    let finding = finding(
-        FindingKind::Client,
-        format!("{turns} turns failed because this host ran out of ports, descriptors or memory"),
-        Some("none".into()),
-        "the server never saw them",
-        "raise `ulimit -n`, widen the port range, or lower the load",
-    );
-    Some((finding, client_verdict(report)))
-}
-
-/// A simulated server of our own shares the client's cores, started by us or found at an address: its client is busy by
-/// design, and no one buys hardware by its numbers.
-fn client_verdict(report: &RunReport) -> Verdict {
-    match report.manifest.target {
-        _ if report.server.kind.as_deref() == Some(SIMULATOR) => Verdict::Valid,
-        Some(Target::Sim { .. }) => Verdict::Valid,
-        Some(Target::Url(_)) | None => Verdict::Void,
-    }
-}
-
 fn restart(report: &RunReport) -> Option<Judged> {
-    let fell = report.server.counters.iter().find(|counter| counter.delta.is_some_and(|delta| delta < 0.0))?;
+    let fell = report.server.counters.iter().find(|counter| counter.fell())?;
     let finding = finding(
         FindingKind::Restart,
         format!("{} at {} fell during the run", fell.name, fell.source),

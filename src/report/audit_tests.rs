@@ -5,16 +5,22 @@ use std::collections::BTreeMap;
 use super::tests::{context, ended, report, served};
 use super::*;
 use crate::profile::Target;
-use crate::record::{Failure, Outcome, TurnRecord};
+use crate::record::{CounterRole, Failure, Outcome, TurnRecord};
 
 fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
     let counter = |&(name, source, delta): &(&str, &str, f64)| CounterDelta {
         source: "http://h/metrics".into(),
         name: name.into(),
         labels: BTreeMap::from([("cache_source".into(), source.into())]),
+        role: match name {
+            "sglang:cached_tokens_total" => Some(CounterRole::CachedTokensFinished),
+            "gspbench_sim_spilled_total" => Some(CounterRole::Spills),
+            _ => None,
+        },
+        place: None,
         before: Some(5.0),
         after: Some(5.0 + delta),
-        delta: Some(delta),
+        delta: (delta >= 0.0).then_some(delta),
     };
     deltas.iter().map(counter).collect()
 }
@@ -33,7 +39,7 @@ fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
 #[test]
 fn cached_tokens_of_client_and_server_must_agree() {
     let name = "sglang:cached_tokens_total";
-    let sources = with_counters(&[(name, "device", 900.0), (name, "host", 100.0), (name, "total", 1000.0)]);
+    let sources = with_counters(&[(name, "device", 900.0), (name, "host", 100.0)]);
     assert_eq!(sources, Validity::default());
     assert_eq!(kinds(&with_counters(&[(name, "total", 1_000.0)]).warnings), []);
     assert_eq!(kinds(&with_counters(&[(name, "device", 1_020.0)]).warnings), [FindingKind::Hit]);
@@ -104,4 +110,22 @@ fn a_late_client_voids_unless_it_shares_its_cores_with_our_own_simulator() {
         let validity = accumulator.finish(Closing::plain(State::Complete)).validity;
         assert_eq!((validity.verdict, kinds(&validity.warnings)), (Verdict::Valid, vec![FindingKind::Client]));
     }
+}
+
+#[test]
+fn a_group_that_began_warm_voids_a_run_that_was_to_begin_cold() {
+    let judged = |cached: Option<u32>, flush: bool| {
+        let mut context = context(1, 1);
+        context.server.page_tokens = Some(1);
+        context.manifest.spec.server.flush = flush;
+        let mut accumulator = Accumulator::new(context);
+        accumulator.add(&TurnRecord { cached_tokens: cached, ..served(0, 0, 0, 0) });
+        let report = accumulator.finish(Closing::plain(State::Complete));
+        (kinds(&report.validity.voids), kinds(&report.validity.warnings))
+    };
+    assert_eq!(judged(Some(64), true), (vec![], vec![]), "no more than the slack that templates take");
+    assert_eq!(judged(Some(65), true), (vec![FindingKind::Warm], vec![]));
+    assert_eq!(judged(Some(65), false), (vec![], vec![FindingKind::Warm]), "the cache was left alone on purpose");
+    assert_eq!(judged(None, true), (vec![], vec![FindingKind::ColdUnproven]));
+    assert_eq!(judged(None, false), (vec![], vec![]));
 }

@@ -6,20 +6,26 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod client;
+mod cold;
+mod counters;
 mod latency;
 mod metric;
+mod reconcile;
 mod redact;
 mod shape;
 mod tally;
+mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
+pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use shape::{
-    Client, CounterDelta, GaugeSample, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
-    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, State, Totals, Window, Windows, WorkloadFacts,
+    Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
+    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows, WorkloadFacts,
 };
 
 pub use crate::stats::Summary;

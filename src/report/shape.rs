@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
-use crate::profile::{Pacing, RunSpec, Target};
-use crate::record::Place;
+use super::cold::ColdEvidence;
+use crate::profile::{RunSpec, Target};
+use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
 use crate::units::Micros;
 
@@ -22,6 +23,8 @@ pub const SCHEMA: u32 = 1;
 pub struct RunReport {
     pub schema: u32,
     pub state: State,
+    /// Null while the run is under way, or when it was killed.
+    pub ended_by: Option<EndedBy>,
     pub manifest: Manifest,
     pub workload: WorkloadFacts,
     pub server: ServerFacts,
@@ -118,6 +121,9 @@ pub struct ObservedOracle {
 /// The system under test, as it described itself and as its counters moved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerFacts {
+    /// The base URL that the turns went to.
+    #[serde(default)]
+    pub address: Option<String>,
     pub kind: Option<String>,
     pub version: Option<String>,
     pub model: Option<String>,
@@ -125,12 +131,18 @@ pub struct ServerFacts {
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
     pub kv_tokens_total: Option<u64>,
+    /// Tokens of a cache page: cached tokens come in multiples of it.
+    #[serde(default)]
+    pub page_tokens: Option<u32>,
+    /// What the first turns of all groups say of the cache at the start.
+    #[serde(default)]
+    pub cold: Option<ColdEvidence>,
     /// The server's own description, raw.
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,
     pub counters: Vec<CounterDelta>,
     /// Gauges over time; empty until they are sampled during a run.
-    pub series: Vec<GaugeSample>,
+    pub series: Vec<PlaceLoad>,
 }
 
 /// Whether the server's own metrics show that routing keys arrived.
@@ -150,20 +162,15 @@ pub struct CounterDelta {
     pub source: String,
     pub name: String,
     pub labels: BTreeMap<String, String>,
+    /// What it counts, in words that all servers share.
+    #[serde(default)]
+    pub role: Option<CounterRole>,
+    /// The rank or node that it speaks of; absent for the whole server.
+    #[serde(default)]
+    pub place: Option<Place>,
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub delta: Option<f64>,
-}
-
-/// The load of one place at one instant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GaugeSample {
-    pub t_us: Micros,
-    pub place: Place,
-    pub running: Option<u64>,
-    pub waiting: Option<u64>,
-    pub kv_used: Option<u64>,
-    pub hit_rate: Option<f64>,
 }
 
 /// Counts over the whole run. Tokens are those of complete turns, as the server counted them.
@@ -193,10 +200,24 @@ pub struct Totals {
 /// Rates and latencies of parts of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Windows {
+    /// From the first request sent to the last reply ended.
     pub whole: Window,
+    /// Full load. Closed loop: from the first instant at the limit to the start of the plan's last session. Open loop: from
+    /// the end of the ramp-up to the last due. Either ends with the sending, if a duration or a signal ended that before.
+    /// Latencies of turns sent inside; requests by done; tokens by arrival, in the bins of 100 ms that lie inside.
     pub steady: Option<Window>,
-    /// Why there is no steady window.
+    /// Why there is no steady window: it needs 20 % of the run, and two turns for each that may be in flight.
     pub steady_reason: Option<String>,
+    pub drain: Option<Drain>,
+}
+
+/// The tail of a run: from the last start, when load begins to fall, to the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drain {
+    pub from_us: Micros,
+    pub seconds: f64,
+    /// Of the whole window.
+    pub share: f64,
 }
 
 /// One span of the run.
@@ -258,9 +279,15 @@ pub struct PlaceRow {
 pub struct Client {
     /// Sent − due, of every turn that was sent.
     pub send_lag_ms: Option<Summary>,
+    /// Send lag without the wait for a cap: what this program and this host made late.
+    pub own_lag_ms: Option<Summary>,
+    /// How late a task that asks to be woken every 10 ms was woken. The timer itself is up to 2 ms late.
     pub runtime_lag_ms: Option<Summary>,
+    /// How long caps held turns back under a rate; null without both.
     pub cap_wait_ms: Option<Summary>,
-    /// Cores kept busy by this process.
+    /// Null in a closed loop.
+    pub rate: Option<StartRate>,
+    /// Cores kept busy by this process, on average over the measured part: user and system time over wall time.
     pub cpu_cores: Option<f64>,
     /// Connections that carried requests.
     pub connections: Option<u64>,
@@ -268,6 +295,16 @@ pub struct Client {
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
     pub littles_law_ratio: Option<f64>,
+}
+
+/// Sessions a second in an open loop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StartRate {
+    pub asked: f64,
+    /// As the schedule came out, over the sessions that were started: random gaps and a ramp-up have a rate of their own.
+    pub planned: Option<f64>,
+    /// As they were sent.
+    pub achieved: Option<f64>,
 }
 
 /// Turns between sent and done.
@@ -281,13 +318,7 @@ impl Manifest {
     /// The load that was asked for, in words.
     #[must_use]
     pub fn load(&self) -> String {
-        match self.spec.load.pacing {
-            Pacing::Closed { sessions } => format!("closed loop, {sessions} sessions in flight"),
-            Pacing::Open { per_second, sessions: None, .. } => format!("open loop, {per_second} sessions/s"),
-            Pacing::Open { per_second, sessions: Some(cap), .. } => {
-                format!("open loop, {per_second} sessions/s, at most {cap} in flight")
-            }
-        }
+        self.spec.load.to_string()
     }
 }
 
@@ -299,9 +330,9 @@ impl Totals {
             && self.failed == self.failed_by_kind.values().sum::<u64>()
     }
 
-    /// Failed turns as a share of the planned ones.
+    /// Failed turns as a share of the planned ones that the end of the run did not cut.
     #[must_use]
     pub fn failure_rate(&self) -> Option<f64> {
-        super::ratio(self.failed, self.planned)
+        super::ratio(self.failed, self.planned.saturating_sub(self.cancelled))
     }
 }

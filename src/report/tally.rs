@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::affinity::{AffinityTally, Follow};
+use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
 use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
+use super::windows::WindowTally;
 use super::{per_second, ratio};
 use crate::record::{Outcome, Place, TurnRecord};
 use crate::stats::{Distribution, rounded};
@@ -17,14 +19,36 @@ pub(super) struct Tally {
     pub(super) covered_prompt_tokens: u64,
     /// Output tokens that arrived before the end of the run cut their turns.
     pub(super) cut_tokens: u64,
-    span: Option<(Micros, Micros)>,
+    span: Option<Span>,
     /// Σ (done − sent): over the span, the mean number of turns in flight.
     busy_us: u64,
     pub(super) fresh_connections: Option<u64>,
     pub(super) send_lag: Distribution,
-    pub(super) latencies: Latencies,
+    /// The part of it that no cap explains.
+    pub(super) own_lag: Distribution,
+    pub(super) cap_wait: Distribution,
+    starts: Option<Starts>,
+    /// Of the turns that were not sent in the steady window; the others are in there.
+    outside: Latencies,
+    pub(super) windows: WindowTally,
     places: BTreeMap<Place, PlaceTally>,
     pub(super) affinity: AffinityTally,
+    pub(super) beginnings: Beginnings,
+}
+
+/// From the first request sent to the last reply ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Span {
+    pub(super) from: Micros,
+    pub(super) to: Micros,
+}
+
+/// First turns that were sent: how many, and over which times they were due and sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Starts {
+    sessions: u64,
+    due: Span,
+    sent: Span,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -47,9 +71,14 @@ impl Tally {
             busy_us: 0,
             fresh_connections: None,
             send_lag: Distribution::default(),
-            latencies: Latencies::default(),
+            own_lag: Distribution::default(),
+            cap_wait: Distribution::default(),
+            starts: None,
+            outside: Latencies::default(),
+            windows: WindowTally::default(),
             places: BTreeMap::new(),
             affinity: AffinityTally::new(follow),
+            beginnings: Beginnings::default(),
         }
     }
 
@@ -57,6 +86,11 @@ impl Tally {
         self.totals.planned += 1;
         self.totals.resends += u64::from(turn.resends);
         self.add_span(turn);
+        self.beginnings.add(turn);
+        let latencies = self.windows.add(turn);
+        if turn.outcome.is_complete() {
+            latencies.unwrap_or(&mut self.outside).add(turn);
+        }
         match turn.outcome {
             Outcome::Complete => self.add_complete(turn),
             Outcome::Cancelled => {
@@ -79,9 +113,17 @@ impl Tally {
         let Some(sent) = turn.sent_us else { return };
         let end = turn.done_us.or(turn.last_us).unwrap_or(sent);
         self.busy_us += end.since(sent).0;
-        self.span = join_spans(self.span, Some((sent, end)));
-        if let Some(Micros(lag)) = turn.send_lag() {
-            self.send_lag.record(lag, 1);
+        self.span = join(self.span, Some(Span { from: sent, to: end }), Span::join);
+        if let Some(lag) = turn.send_lag() {
+            self.send_lag.record(lag.0, 1);
+            self.own_lag.record(lag.since(turn.cap_wait_us.unwrap_or_default()).0, 1);
+        }
+        if let Some(Micros(wait)) = turn.cap_wait_us {
+            self.cap_wait.record(wait, 1);
+        }
+        if turn.turn == 0 {
+            let start = Starts { sessions: 1, due: Span::instant(turn.due_us), sent: Span::instant(sent) };
+            self.starts = join(self.starts, Some(start), Starts::join);
         }
     }
 
@@ -99,7 +141,6 @@ impl Tally {
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
-        self.latencies.add(turn);
         self.affinity.add(turn);
         if let Some(place) = &turn.place {
             self.places.entry(place.clone()).or_default().add(turn);
@@ -115,22 +156,32 @@ impl Tally {
             busy_us,
             fresh_connections,
             send_lag,
-            latencies,
+            own_lag,
+            cap_wait,
+            starts,
+            outside,
+            windows,
             places,
             affinity,
+            beginnings,
         } = other;
         self.totals.merge(totals);
         self.covered_prompt_tokens += covered_prompt_tokens;
         self.cut_tokens += cut_tokens;
-        self.span = join_spans(self.span, span);
+        self.span = join(self.span, span, Span::join);
         self.busy_us += busy_us;
         self.fresh_connections = sum(self.fresh_connections, fresh_connections);
         self.send_lag.merge(&send_lag);
-        self.latencies.merge(&latencies);
+        self.own_lag.merge(&own_lag);
+        self.cap_wait.merge(&cap_wait);
+        self.starts = join(self.starts, starts, Starts::join);
+        self.outside.merge(&outside);
+        self.windows.merge(windows);
         for (place, row) in places {
             self.places.entry(place).or_default().merge(&row);
         }
         self.affinity.merge(affinity);
+        self.beginnings.merge(beginnings);
     }
 
     /// Planned turns of which nothing was heard were cut by the end of the run, unless it still runs.
@@ -142,8 +193,26 @@ impl Tally {
         totals
     }
 
-    pub(super) fn window(&self) -> Window {
-        let Some((from_us, to_us)) = self.span else { return Window::default() };
+    /// Of all complete turns.
+    pub(super) fn latencies(&self) -> Latencies {
+        let mut all = self.outside.clone();
+        all.merge(self.windows.latencies());
+        all
+    }
+
+    /// The same of one latency, for who looks ten times a second.
+    pub(super) fn latency(&self, latency: Latency) -> Distribution {
+        let mut all = self.outside.of(latency).clone();
+        all.merge(self.windows.latencies().of(latency));
+        all
+    }
+
+    pub(super) fn span(&self) -> Option<Span> {
+        self.span
+    }
+
+    pub(super) fn window(&self, latencies: &Latencies) -> Window {
+        let Some(Span { from: from_us, to: to_us }) = self.span else { return Window::default() };
         let span = to_us.since(from_us);
         let output = self.totals.output_tokens.map(|tokens| tokens + self.cut_tokens);
         Window {
@@ -154,12 +223,12 @@ impl Tally {
             total_throughput: output
                 .zip(self.totals.prompt_tokens)
                 .and_then(|(output, input)| per_second(output + input, span)),
-            latency: self.latencies.summaries(),
+            latency: latencies.summaries(),
         }
     }
 
-    pub(super) fn metrics(&self, totals: &Totals, whole: &Window) -> Metrics {
-        let summary = |latency| millis(self.latencies.of(latency));
+    pub(super) fn metrics(&self, totals: &Totals, whole: &Window, latencies: &Latencies) -> Metrics {
+        let summary = |latency| millis(latencies.of(latency));
         let span = whole.to_us.since(whole.from_us);
         Metrics {
             request_throughput: whole.request_throughput,
@@ -195,9 +264,15 @@ impl Tally {
 
     #[expect(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
     pub(super) fn mean_in_flight(&self) -> Option<f64> {
-        let (from, to) = self.span?;
-        let span = to.since(from).0;
+        let span = self.span?.length().0;
         (span > 0).then(|| rounded(self.busy_us as f64 / span as f64))
+    }
+
+    /// Session starts a second: by the schedule as it was drawn, and as they left.
+    pub(super) fn start_rates(&self) -> (Option<f64>, Option<f64>) {
+        let Some(Starts { sessions, due, sent }) = self.starts else { return (None, None) };
+        let rate = |span: Span| per_second(sessions - 1, span.length()).filter(|_| sessions > 1);
+        (rate(due), rate(sent))
     }
 }
 
@@ -279,23 +354,45 @@ impl Totals {
     }
 }
 
-fn join_spans(a: Option<(Micros, Micros)>, b: Option<(Micros, Micros)>) -> Option<(Micros, Micros)> {
+impl Span {
+    fn instant(at: Micros) -> Self {
+        Self { from: at, to: at }
+    }
+
+    pub(super) fn length(self) -> Micros {
+        self.to.since(self.from)
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+}
+
+impl Starts {
+    fn join(self, other: Self) -> Self {
+        Self {
+            sessions: self.sessions + other.sessions,
+            due: self.due.join(other.due),
+            sent: self.sent.join(other.sent),
+        }
+    }
+}
+
+/// What is there of two things; both joined, where there are two.
+fn join<T>(a: Option<T>, b: Option<T>, both: impl FnOnce(T, T) -> T) -> Option<T> {
     match (a, b) {
-        (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+        (Some(a), Some(b)) => Some(both(a, b)),
         (one, other) => one.or(other),
     }
 }
 
 /// Adds what was reported; a sum of nothing stays absent.
-fn add(sum: &mut Option<u64>, value: Option<u32>) {
+pub(super) fn add(sum: &mut Option<u64>, value: Option<u32>) {
     if let Some(value) = value {
         *sum.get_or_insert(0) += u64::from(value);
     }
 }
 
-fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a + b),
-        (one, other) => one.or(other),
-    }
+pub(super) fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    join(a, b, |a, b| a + b)
 }

@@ -11,7 +11,7 @@ use crate::profile::{
     Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
     RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };
-use crate::record::{Failure, Gap, Outcome, Place, PlaceSource, TurnId, TurnRecord};
+use crate::record::{EndedBy, Failure, Gap, Marks, Outcome, Place, PlaceSource, TurnId, TurnRecord};
 use crate::units::Rank;
 
 const ONE: NonZeroU32 = NonZeroU32::MIN;
@@ -47,6 +47,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },
             max_turns_in_flight: None,
+            ramp_up: Duration::ZERO,
+            duration: None,
             think: Duration::ZERO,
             warmup_sessions: 0,
         },
@@ -86,7 +88,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             distinct_prompts: turns,
             oracle: Oracle::default(),
         },
-        server: ServerFacts { ranks: Some(2), ..ServerFacts::default() },
+        // A page larger than any prompt here: these tests are not about cold starts.
+        server: ServerFacts { ranks: Some(2), page_tokens: Some(1 << 20), ..ServerFacts::default() },
     }
 }
 
@@ -221,10 +224,10 @@ fn a_report_reads_back_and_hides_secrets() {
 fn the_keys_of_run_json_are_those_of_the_design() {
     let json = serde_json::to_value(report(&[served(0, 0, 0, 0)])).unwrap();
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
-    insta::assert_snapshot!(keys(&json), @"affinity client histograms manifest metrics ranks schema server state totals validity windows workload");
+    insta::assert_snapshot!(keys(&json), @"affinity client ended_by histograms manifest metrics ranks schema server state totals validity windows workload");
     insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms icl_ms input_throughput itl_ms output_throughput request_throughput total_throughput tpot_ms ttft_from_due_ms ttft_ms");
     insta::assert_snapshot!(keys(&json["affinity"]), @"attribution key_by keys keys_per_rank load_cv load_max_over_mean off_majority_turns sessions spilled split_examples split_sessions stickiness zero_hit_share");
-    insta::assert_snapshot!(keys(&json["client"]), @"cap_wait_ms connections cpu_cores in_flight littles_law_ratio redials runtime_lag_ms send_lag_ms");
+    insta::assert_snapshot!(keys(&json["client"]), @"cap_wait_ms connections cpu_cores in_flight littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
     insta::assert_snapshot!(keys(&json["totals"]), @"cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped");
 }
 
@@ -278,23 +281,33 @@ proptest! {
     fn one_accumulator_and_any_merge_of_parts_give_the_same_report(
         turns in prop::collection::btree_map((0..4_u32, 0..5_u32), any_turn(), 0..14),
         planned in 0..30_u64,
+        full in prop::option::of(0..10_000_000_u64),
+        last_start in prop::option::of(0..10_000_000_u64),
     ) {
+        let marks = Marks { full: full.map(Micros), last_start: last_start.map(Micros) };
+        let empty = || {
+            let mut accumulator = Accumulator::new(context(5, planned));
+            accumulator.mark(marks);
+            accumulator
+        };
         // A turn of the plan happens once.
         let turns: Vec<_> = turns.into_iter().map(|((session, turn), (record, part))| {
             (TurnRecord { session, turn, group: session % 2, ..record }, part)
         }).collect();
-        let mut whole = Accumulator::new(context(5, planned));
+        let mut whole = empty();
         turns.iter().for_each(|(turn, _)| whole.add(turn));
-        let mut merged = Accumulator::new(context(5, planned));
+        let mut merged = empty();
         for part in (0..4).rev() {
-            let mut shard = Accumulator::new(context(5, planned));
+            let mut shard = empty();
             turns.iter().filter(|(_, p)| *p == part).for_each(|(turn, _)| shard.add(turn));
             merged.merge(shard);
         }
-        let report = whole.finish(Closing::plain(State::Complete));
+        let end = || Closing { ended_by: Some(EndedBy::Plan), ..Closing::plain(State::Complete) };
+        let report = whole.finish(end());
+        prop_assert_eq!(report.windows.steady.is_some(), report.windows.steady_reason.is_none());
         prop_assert!(report.totals.balanced());
         prop_assert_eq!(report.totals.planned, planned.max(turns.len() as u64));
         prop_assert_eq!(report.ranks.iter().map(|row| row.turns).sum::<u64>(), report.affinity.attribution.known);
-        prop_assert_eq!(report, merged.finish(Closing::plain(State::Complete)));
+        prop_assert_eq!(report, merged.finish(end()));
     }
 }

@@ -74,6 +74,11 @@ impl ExperimentDir {
         &self.path
     }
 
+    /// Takes the directory away again when nothing was written into it.
+    pub fn remove_if_empty(&self) {
+        RunDir::at(self.path.clone()).remove_if_empty();
+    }
+
     /// Creates `round-01/ARM` for a block, or `round-01/ARM.2` when the arm has to run again in its round.
     ///
     /// # Errors

@@ -1,14 +1,18 @@
 //! The system under test as seen from outside a turn: what it is, emptying its cache, its counters, and the simulated
 //! server that this program starts for itself. Nothing here is on the timed path.
 
+mod dialect;
 mod flush;
 mod launch;
+mod series;
 mod server;
 mod url;
 
+pub use dialect::{Dialect, counters, dialects};
 pub use flush::{Flush, flush};
 pub use launch::{Launched, launch_sim};
-pub use server::{Counter, Scrape, ServerFacts, ask, models, scrape};
+pub use series::watch;
+pub use server::{Scrape, ServerFacts, ask, models, scrape};
 pub use url::join;
 
 /// A target that cannot be used; every message names the address and the way out.

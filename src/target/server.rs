@@ -1,12 +1,12 @@
 //! What a server says of itself: identity, ranks, capacity, models, counters. Every question may go unanswered; only a
 //! server that cannot be reached at all is an error.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{TargetError, join};
+use super::{TargetError, dialect, join};
+use crate::record::ServerCounter;
 use crate::wire::Exposition;
 
 /// One question may take this long; all of them lie outside the measured time.
@@ -20,24 +20,17 @@ pub struct ServerFacts {
     pub ranks: Option<u32>,
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
+    pub page_tokens: Option<u32>,
     /// `/server_info` as it came.
     pub info: Option<Value>,
-}
-
-/// A counter of one scrape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Counter {
-    pub name: String,
-    pub labels: BTreeMap<String, String>,
-    pub value: f64,
 }
 
 /// One scrape of `/metrics`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Scrape {
     pub raw: String,
-    /// Samples whose name says that they only grow.
-    pub counters: Vec<Counter>,
+    /// Those that a dialect table knows.
+    pub counters: Vec<ServerCounter>,
 }
 
 /// Asks for `/server_info`; a server that has none leaves all facts open.
@@ -66,6 +59,7 @@ fn facts(info: Value) -> ServerFacts {
         ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()),
         load_balance_method: text("load_balance_method"),
         kv_tokens_per_rank: number("max_total_num_tokens"),
+        page_tokens: number("page_size").and_then(|tokens| u32::try_from(tokens).ok()),
         info: Some(info),
     }
 }
@@ -100,12 +94,7 @@ pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
         return None;
     }
     let raw = reply.text().await.ok()?;
-    let samples = Exposition::parse(&raw).samples.into_iter();
-    let grows = |name: &str| name.ends_with("_total") || name.ends_with("_count") || name.ends_with("_sum");
-    let counters = samples
-        .filter(|sample| grows(&sample.name) && sample.value.is_finite())
-        .map(|sample| Counter { name: sample.name, labels: sample.labels, value: sample.value })
-        .collect();
+    let counters = dialect::counters(&Exposition::parse(&raw));
     Some(Scrape { raw, counters })
 }
 

@@ -32,7 +32,7 @@ pub fn plan(spec: &RunSpec, vocabulary: &Vocabulary) -> Result<Plan, PlanError> 
     let workload = &spec.workload;
     check(workload)?;
     let seats = seats(workload);
-    let arrivals = arrival::arrivals(workload.seed, spec.load.pacing, seats.len());
+    let arrivals = arrival::arrivals(workload.seed, &spec.load, seats.len());
     let sessions = seats.iter().enumerate().map(|(at, seat)| SessionPlan {
         group: seat.group,
         session: seat.session,

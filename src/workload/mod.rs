@@ -17,7 +17,7 @@ mod summary;
 mod warmup;
 
 pub use build::{PlanError, plan};
-pub use oracle::{Aliasing, Observed, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
+pub use oracle::{Aliasing, Observed, Observing, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
 pub use placement::Placement;
 pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
 pub use prompt::{Message, Prompt, Prompter, Role};

@@ -63,23 +63,73 @@ pub fn ideal(plan: &Plan) -> Reuse {
 /// Exact for turns that do not overlap, whatever their order between sessions: each distinct (place, group) pair lacks
 /// the system prompt once, for whichever turn came first.
 #[must_use]
-pub fn observed<P: Ord>(plan: &Plan, places: &BTreeMap<TurnIndex, P>) -> Observed {
-    let (mut cached, mut prompt) = (0, 0);
-    let mut pairs: BTreeSet<(&P, u32)> = BTreeSet::new();
+pub fn observed<P: Ord + Clone>(plan: &Plan, places: &BTreeMap<TurnIndex, P>) -> Observed {
+    let mut observing = Observing::new(plan);
     for session in &plan.sessions {
-        let system = u64::from(plan.system_tokens[session.group as usize]);
-        let mut left: BTreeMap<&P, u64> = BTreeMap::new();
-        for ((turn, tokens), remains) in (0u32..).zip(prompts(plan, session)).zip(remains(plan, session)) {
-            let Some(place) = places.get(&(session.group, session.session, turn)) else { continue };
-            prompt += tokens;
-            cached += left.get(place).copied().unwrap_or(system);
-            left.insert(place, remains);
-            if pairs.insert((place, session.group)) {
-                cached -= system;
-            }
+        for ((turn, tokens), planned) in (0u32..).zip(prompts(plan, session)).zip(&session.turns) {
+            let id = (session.group, session.session, turn);
+            observing.add(id, tokens, planned.output_tokens, places.get(&id).cloned());
         }
     }
-    Observed { cached, prompt, reuse: share(precise(cached), prompt), cold_pairs: pairs.len() as u64 }
+    observing.observed()
+}
+
+/// [`observed`] while turns end, each session's in its order: state grows with the sessions under way and with the
+/// (place, group) pairs, not with turns.
+#[derive(Debug, Clone)]
+pub struct Observing<P> {
+    history: History,
+    turns: u32,
+    system_tokens: Vec<u32>,
+    cached: u64,
+    prompt: u64,
+    pairs: BTreeSet<(P, u32)>,
+    /// What the sessions under way left at each place.
+    left: BTreeMap<(u32, u32), BTreeMap<P, u64>>,
+}
+
+impl<P: Ord + Clone> Observing<P> {
+    #[must_use]
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            history: plan.workload.history,
+            turns: plan.workload.turns.get(),
+            system_tokens: plan.system_tokens.clone(),
+            cached: 0,
+            prompt: 0,
+            pairs: BTreeSet::new(),
+            left: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a turn with the planned lengths of its prompt and its reply, and its place where that is known.
+    pub fn add(&mut self, (group, session, turn): TurnIndex, prompt: u64, output: u32, place: Option<P>) {
+        let is_last = turn + 1 == self.turns;
+        if let Some(place) = place {
+            let left = self.left.entry((group, session)).or_default();
+            let is_cold = self.pairs.insert((place.clone(), group));
+            let system = self.system_tokens.get(group as usize).copied().map_or(0, u64::from);
+            self.prompt += prompt;
+            self.cached += if is_cold { 0 } else { left.get(&place).copied().unwrap_or(system) };
+            left.insert(place, remains_of(self.history, prompt, output));
+        }
+        if is_last {
+            self.end(group, session);
+        }
+    }
+
+    /// A session ends before its last turn.
+    pub fn end(&mut self, group: u32, session: u32) {
+        self.left.remove(&(group, session));
+    }
+
+    /// The reuse to expect of the turns so far.
+    #[must_use]
+    pub fn observed(&self) -> Observed {
+        let Self { cached, prompt, pairs, .. } = self;
+        let reuse = share(precise(*cached), *prompt);
+        Observed { cached: *cached, prompt: *prompt, reuse, cold_pairs: pairs.len() as u64 }
+    }
 }
 
 /// The expectation for round robin over `ranks` ranks (0 counts as 1).
@@ -152,10 +202,16 @@ fn prompts<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u6
 /// What each turn of a session leaves in its cache for the next ones.
 fn remains<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u64> + use<'a> {
     let history = plan.workload.history;
-    prompts(plan, session).zip(&session.turns).map(move |(prompt, turn)| match history {
-        History::Real => prompt + u64::from(turn.output_tokens.saturating_sub(1)),
+    prompts(plan, session)
+        .zip(&session.turns)
+        .map(move |(prompt, turn)| remains_of(history, prompt, turn.output_tokens))
+}
+
+fn remains_of(history: History, prompt: u64, output: u32) -> u64 {
+    match history {
+        History::Real => prompt + u64::from(output.saturating_sub(1)),
         History::Synthetic => prompt,
-    })
+    }
 }
 
 /// For each group with a session, the expected number of ranks that round robin lets see it.

@@ -41,6 +41,8 @@ pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: count(32) },
             max_turns_in_flight: None,
+            ramp_up: Duration::ZERO,
+            duration: None,
             think: Duration::ZERO,
             warmup_sessions: 0,
         },

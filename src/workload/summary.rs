@@ -23,6 +23,8 @@ pub struct PlanSummary {
     pub output_tokens: Length,
     pub order: Order,
     pub pacing: Pacing,
+    /// The run is cut here if the plan has not ended before.
+    pub duration: Option<Duration>,
     /// Sessions in flight at once: the limit, or for an open loop without one the rate times a session's least time.
     pub in_flight: u32,
     pub key_by: KeyScope,
@@ -123,6 +125,7 @@ impl PlanSummary {
             output_tokens: plan.workload.output_tokens,
             order: plan.workload.order,
             pacing: spec.load.pacing,
+            duration: spec.load.duration,
             in_flight,
             key_by: plan.key.by,
             ranks,
@@ -163,7 +166,7 @@ fn in_flight(spec: &RunSpec, plan: &Plan, cost: StepCost) -> u32 {
     let all = u32::try_from(plan.sessions.len()).unwrap_or(u32::MAX);
     let limit = match spec.load.pacing {
         Pacing::Closed { sessions } | Pacing::Open { sessions: Some(sessions), .. } => sessions.get(),
-        Pacing::Open { per_second, burstiness: _, sessions: None } => {
+        Pacing::Open { per_second, gaps: _, sessions: None } => {
             count(per_second * session_time(plan, cost, spec.server.ranks.get()))
         }
     };

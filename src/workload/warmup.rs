@@ -35,7 +35,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use crate::profile::{KeyScope, Pacing};
+    use crate::profile::{Gaps, KeyScope, Pacing};
     use crate::text::Vocabulary;
     use crate::workload::sample::spec;
     use crate::workload::{Plan, Prompter, plan};
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn arrivals_go_on_from_lap_to_lap() {
         let mut spec = spec(1, 4, 1, 40, 8, 5);
-        spec.load.pacing = Pacing::Open { per_second: 2.0, burstiness: 1.0, sessions: None };
+        spec.load.pacing = Pacing::Open { per_second: 2.0, gaps: Gaps::Gamma(1.0), sessions: None };
         let warmup = plan(&spec, &Vocabulary::words()).unwrap().warmup(9);
         assert!(warmup.sessions.iter().map(|session| session.arrival.unwrap()).is_sorted());
     }

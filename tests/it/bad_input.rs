@@ -27,6 +27,9 @@ fn refuses(args: &[&str], code: i32, words: &[&str]) {
     let (exit, stdout, stderr) = gspbench(args, dir.path());
     assert_eq!(exit, code, "{args:?}: {stderr}");
     assert_eq!(stdout, "", "{args:?}");
+    let results = dir.path().join("gspbench-results");
+    let left = std::fs::read_dir(&results).map(|entries| entries.count()).unwrap_or(0);
+    assert_eq!(left, 0, "{args:?} left an empty result behind");
     for word in words {
         assert!(stderr.contains(word), "{args:?}: `{word}` is not in: {stderr}");
     }

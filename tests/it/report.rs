@@ -50,7 +50,18 @@ fn a_saved_run_is_shown_in_every_form() {
     let markdown = gspbench(&["report", "--format", "markdown"], &[&saved()]);
     assert!(markdown.out.starts_with("### gspbench run") && markdown.out.contains("<details>"));
     let json = gspbench(&["report", "--format", "json"], &[&saved()]);
-    assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap(), saved_json());
+    assert!(told(serde_json::from_str(&json.out).unwrap()) == told(saved_json()), "a saved number changed");
+}
+
+/// Without what is null: a newer program knows keys that an older file does not tell.
+fn told(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k, told(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(told).collect()),
+        other => other,
+    }
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub(super) fn read(app: &App, route: Route, headers: &HeaderMap, body: &[u8]) ->
     let is_streaming = fields.bool("stream")?.unwrap_or(false);
     let bad = |message: String| Bad::Request { message, is_streaming };
     let sampling = fields.sampling()?;
+    let numbers = if route == Route::Generate { &sampling } else { &fields };
+    numbers.check_numbers()?;
     if let Some(what) = fields.unsupported().or_else(|| sampling.unsupported()) {
         return Err(bad(format!("{what} is not supported by the gspbench simulator")));
     }
@@ -199,6 +201,16 @@ impl Fields {
             Route::Generate => self.object("sampling_params"),
             Route::Chat | Route::Completions => Ok(Self { route: self.route, map: Map::new() }),
         }
+    }
+
+    /// Sampling changes nothing here, but a wrong type is refused as SGLang refuses it.
+    fn check_numbers(&self) -> Result<(), Refusal> {
+        for name in ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"] {
+            if let Some(value) = self.get(name).filter(|value| !value.is_number()) {
+                return Err(Self::wrong(name, "Input should be a valid number", value));
+            }
+        }
+        Ok(())
     }
 
     /// What would change the reply or the stream in a way that is not simulated.

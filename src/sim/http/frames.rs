@@ -70,38 +70,52 @@ impl Frames {
     }
 
     fn push_chat(&self, flight: &Flight, progress: Progress, out: &mut VecDeque<(Bytes, u32)>) {
-        let head = &self.head;
-        let frame = |delta: &str, finish: &str, usage: &str| -> Bytes {
-            format!("data: {{{head},\"choices\":[{{\"index\":0,\"delta\":{{\"reasoning_content\":null{delta}}},{finish}}}]{usage}}}\n\n").into()
-        };
         if progress.from == 0 {
-            out.push_back((frame(r#","role":"assistant","content":"""#, NO_FINISH, ""), 0));
+            out.push_back((self.chat([r#","role":"assistant","content":"""#].into_iter(), NO_FINISH, ""), 0));
         }
-        let mut delta = String::from(r#","content":""#);
-        delta.extend(flight.text(progress));
-        delta.push('"');
         let usage = match flight.ask.extras {
             Extras { continuous_usage: true, .. } => format!(r#","usage":{}"#, usage(flight, Cached::Told, true)),
             Extras { .. } => String::new(),
         };
-        out.push_back((frame(&delta, NO_FINISH, &usage), progress.to - progress.from));
+        let delta = std::iter::once(r#","content":""#).chain(flight.text(progress)).chain(["\""]);
+        out.push_back((self.chat(delta, NO_FINISH, &usage), progress.to - progress.from));
         if progress.is_last {
             // Without usage, even when every content frame has it.
-            out.push_back((frame("", FINISH, ""), 0));
+            out.push_back((self.chat([].into_iter(), FINISH, ""), 0));
         }
     }
 
+    fn chat<'a>(&self, delta: impl Iterator<Item = &'a str>, finish: &str, usage: &str) -> Bytes {
+        let mut frame = self.open(usage.len());
+        frame.push_str(r#","choices":[{"index":0,"delta":{"reasoning_content":null"#);
+        frame.extend(delta);
+        frame.push_str("},");
+        frame.push_str(finish);
+        frame.push_str("}]");
+        frame.push_str(usage);
+        frame.push_str("}\n\n");
+        frame.into()
+    }
+
+    /// A frame's beginning, in a string with room for the rest.
+    fn open(&self, more: usize) -> String {
+        let mut frame = String::with_capacity(self.head.len() + more + 224);
+        frame.push_str("data: {");
+        frame.push_str(&self.head);
+        frame
+    }
+
     fn completion(&self, flight: &Flight, progress: Progress) -> Bytes {
-        let mut frame = format!(r#"data: {{{},"choices":[{{"index":0,"text":""#, self.head);
-        frame.extend(flight.text(progress));
-        let finish = if progress.is_last { FINISH } else { NO_FINISH };
         let usage = match flight.ask.extras.continuous_usage {
             // This route never tells the cached tokens while it streams, whatever the server's flags.
             true => usage(flight, Cached::Hidden, true),
             false => "null".to_owned(),
         };
+        let mut frame = self.open(usage.len());
+        frame.push_str(r#","choices":[{"index":0,"text":""#);
+        frame.extend(flight.text(progress));
         frame.push_str(r#"","#);
-        frame.push_str(finish);
+        frame.push_str(if progress.is_last { FINISH } else { NO_FINISH });
         frame.push_str(r#"}],"usage":"#);
         frame.push_str(&usage);
         frame.push_str("}\n\n");

@@ -30,7 +30,7 @@ fn the_estimate_is_the_bound_of_the_published_table() {
 #[test]
 fn an_open_loop_lasts_until_its_last_session_ends_and_holds_as_many_as_littles_law_says() {
     let mut open = spec(4, 50, 1, 100, 10, 101);
-    open.load.pacing = Pacing::Open { per_second: 2.0, burstiness: 1.0, sessions: None };
+    open.load.pacing = Pacing::Open { per_second: 2.0, gaps: crate::profile::Gaps::Gamma(1.0), sessions: None };
     let summary = summary(&open);
     assert!(summary.run_time.ideal_s > 80.0, "200 sessions at 2 a second");
     // A session alone: 42 ms and 100 steps of 6.8 ms; two a second are 1.44 at once.

@@ -1,0 +1,57 @@
+//! What a server counts and holds, as it says it: samples, nothing derived.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Place;
+use crate::units::Micros;
+
+/// What a counter counts, whatever its server calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CounterRole {
+    /// Prompt tokens of all requests.
+    PromptTokens,
+    /// Prompt tokens that a prefix cache held, counted where and when they are scheduled.
+    CachedTokens,
+    /// The same, counted when the request has finished.
+    CachedTokensFinished,
+    /// Prompt tokens that had to be computed.
+    ComputedTokens,
+    OutputTokens,
+    Requests,
+    AbortedRequests,
+    EvictedTokens,
+    /// Turns that a policy sent elsewhere than their key prefers.
+    Spills,
+    /// Prompt tokens, bytes or blocks that came from another node.
+    Fetched,
+    /// Time spent in prefill, µs.
+    PrefillBusyUs,
+}
+
+/// One counter of one scrape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerCounter {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub role: CounterRole,
+    /// The rank or node that it speaks of; absent for counters of the whole server.
+    pub place: Option<Place>,
+    pub value: f64,
+}
+
+/// The load of one place at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlaceLoad {
+    /// From the start of the run.
+    pub t_us: Micros,
+    pub place: Place,
+    pub running: Option<u64>,
+    pub waiting: Option<u64>,
+    /// Tokens of KV cache held by live requests; what could be evicted is not among them.
+    pub kv_used: Option<u64>,
+    /// As the server says it: SGLang's is that of its last prefill batch.
+    pub hit_rate: Option<f64>,
+}

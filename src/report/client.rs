@@ -1,0 +1,126 @@
+//! Whether the client itself was the limit: late, busy, held back by its own cap, or short of what this host gives.
+
+use super::audit::{FindingKind, Judged, Verdict, finding, percent};
+use super::shape::RunReport;
+use crate::profile::Target;
+use crate::stats::Summary;
+
+/// Lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
+const LAG_MS: f64 = 5.0;
+const LAG_SHARE: f64 = 0.05;
+/// Looks at the runtime below which their 99th percentile says nothing: one second's worth.
+const LEAST_LOOKS: u64 = 100;
+/// Share of the usable cores that this process kept busy. Half of it warns.
+const CPU_SHARE: f64 = 0.8;
+/// Shorter runs have no CPU share to speak of: the clock of processes steps, and start and end weigh too much.
+const LEAST_SECONDS: f64 = 1.0;
+/// Share of the planned rate that must have been kept.
+const RATE_SHARE: f64 = 0.98;
+
+/// What our own simulator calls itself.
+const SIMULATOR: &str = "gspbench sim";
+
+/// In the order in which they are shown.
+pub(super) const CHECKS: [fn(&RunReport) -> Option<Judged>; 6] =
+    [send_lag, runtime_lag, cpu, client_resource, cap_wait, rate];
+
+/// The lag from which the client counts as late.
+fn lag_limit(report: &RunReport) -> f64 {
+    LAG_MS.max(LAG_SHARE * report.metrics.ttft_ms.map_or(0.0, |ttft| ttft.p50))
+}
+
+fn late(report: &RunReport, what: &str, lag: Option<Summary>, effect: &str) -> Option<Judged> {
+    let (lag, limit) = (lag?.p99, lag_limit(report));
+    if lag <= limit / 2.0 {
+        return None;
+    }
+    let finding = finding(
+        FindingKind::Client,
+        format!("{what} p99 {lag:.1} ms"),
+        Some(format!("{limit:.1} ms, warning above {:.1} ms", limit / 2.0)),
+        effect,
+        "give the client more cores, spread the start with --ramp-up, or lower the load",
+    );
+    Some((finding, if lag > limit { client_verdict(report) } else { Verdict::Valid }))
+}
+
+fn send_lag(report: &RunReport) -> Option<Judged> {
+    // Reports of earlier versions do not tell the two apart.
+    let lag = report.client.own_lag_ms.or(report.client.send_lag_ms);
+    late(report, "send lag", lag, "requests left later than planned, so the load was lighter than asked for")
+}
+
+fn runtime_lag(report: &RunReport) -> Option<Judged> {
+    let lag = report.client.runtime_lag_ms.filter(|lag| lag.count >= LEAST_LOOKS);
+    late(report, "runtime lag", lag, "replies may have been read, and stamped, that much after they came")
+}
+
+fn cpu(report: &RunReport) -> Option<Judged> {
+    let busy = report.client.cpu_cores.filter(|_| report.metrics.duration_s.is_some_and(|s| s >= LEAST_SECONDS))?;
+    let usable = report.manifest.host.cores?;
+    let share = busy / f64::from(usable);
+    if share <= CPU_SHARE / 2.0 {
+        return None;
+    }
+    let finding = finding(
+        FindingKind::Client,
+        format!("the client kept {busy:.2} of {usable} usable cores busy ({})", percent((share * 1e3).round() / 1e3)),
+        Some(format!("{}, warning above {}", percent(CPU_SHARE), percent(CPU_SHARE / 2.0))),
+        "near that, times are those of the client and no longer of the server",
+        "give the client more cores, or lower the load",
+    );
+    Some((finding, if share > CPU_SHARE { client_verdict(report) } else { Verdict::Valid }))
+}
+
+fn client_resource(report: &RunReport) -> Option<Judged> {
+    let turns = *report.totals.failed_by_kind.get("client_resource")?;
+    let finding = finding(
+        FindingKind::Client,
+        format!("{turns} turns failed because this host ran out of ports, descriptors or memory"),
+        Some("none".into()),
+        "the server never saw them",
+        "raise `ulimit -n`, widen the port range, or lower the load",
+    );
+    Some((finding, client_verdict(report)))
+}
+
+/// A cap is a choice of the user's, so it voids nothing; but who asked for a rate must know.
+fn cap_wait(report: &RunReport) -> Option<Judged> {
+    let wait = report.client.cap_wait_ms.filter(|wait| wait.p99 > lag_limit(report))?;
+    let finding = finding(
+        FindingKind::Cap,
+        format!(
+            "turns waited for a permit of --max-concurrency or --max-turns-in-flight: p50 {:.1} ms, p99 {:.1} ms",
+            wait.p50, wait.p99
+        ),
+        Some(format!("{:.1} ms", lag_limit(report))),
+        "this is no open loop any more: TTFT from due has the wait in it, TTFT has not",
+        "raise the cap, or lower the rate",
+    );
+    Some((finding, Verdict::Valid))
+}
+
+fn rate(report: &RunReport) -> Option<Judged> {
+    let rate = report.client.rate?;
+    let (planned, achieved) = (rate.planned?, rate.achieved?);
+    let finding = (achieved < RATE_SHARE * planned).then(|| {
+        finding(
+            FindingKind::Rate,
+            format!("{achieved:.2} sessions/s were started, {planned:.2} were planned"),
+            Some(percent(RATE_SHARE)),
+            "the load was lighter than asked for",
+            "see cap wait and send lag for what held it back",
+        )
+    })?;
+    Some((finding, Verdict::Valid))
+}
+
+/// A simulated server of our own shares the client's cores, started by us or found at an address: its client is busy by
+/// design, and no one buys hardware by its numbers.
+fn client_verdict(report: &RunReport) -> Verdict {
+    match report.manifest.target {
+        _ if report.server.kind.as_deref() == Some(SIMULATOR) => Verdict::Valid,
+        Some(Target::Sim { .. }) => Verdict::Valid,
+        Some(Target::Url(_)) | None => Verdict::Void,
+    }
+}

@@ -1,0 +1,105 @@
+//! What the server's counters say of the run: differences, and sums by role.
+
+use std::collections::BTreeMap;
+
+use super::shape::{CounterDelta, ServerFacts};
+use crate::record::{CounterRole, Place, ServerCounter};
+
+impl CounterDelta {
+    /// The growth of every counter that `after` holds, of one address. One that only the later scrape has started from
+    /// nothing; one that fell has started again, and what it counted in between is lost.
+    #[must_use]
+    pub fn between(source: &str, before: &[ServerCounter], after: &[ServerCounter]) -> Vec<Self> {
+        let key = |counter: &ServerCounter| (counter.name.clone(), counter.labels.clone());
+        let earlier: BTreeMap<_, f64> = before.iter().map(|counter| (key(counter), counter.value)).collect();
+        let delta = |counter: &ServerCounter| {
+            let before = earlier.get(&key(counter)).copied();
+            let growth = counter.value - before.unwrap_or(0.0);
+            Self {
+                source: source.to_owned(),
+                name: counter.name.clone(),
+                labels: counter.labels.clone(),
+                role: Some(counter.role),
+                place: counter.place.clone(),
+                before,
+                after: Some(counter.value),
+                delta: (growth >= 0.0).then_some(growth),
+            }
+        };
+        after.iter().map(delta).collect()
+    }
+
+    /// Whether it fell: its server started again during the run.
+    #[must_use]
+    pub fn fell(&self) -> bool {
+        self.before.zip(self.after).is_some_and(|(before, after)| after < before)
+    }
+}
+
+impl ServerFacts {
+    /// Growth of a role over the run: as the target itself says it, else as the further addresses say it together (a
+    /// router may repeat its workers). None where nobody counts it, or a counter fell.
+    #[must_use]
+    pub fn growth(&self, role: CounterRole) -> Option<f64> {
+        self.sum(|counter| counter.role == Some(role))
+    }
+
+    /// The same of one place.
+    #[must_use]
+    pub fn growth_at(&self, role: CounterRole, place: &Place) -> Option<f64> {
+        self.sum(|counter| counter.role == Some(role) && counter.place.as_ref() == Some(place))
+    }
+
+    fn sum(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
+        let meant: Vec<&CounterDelta> = self.counters.iter().filter(|counter| is_meant(counter)).collect();
+        // Counters stand in the order of their addresses, the target's first.
+        let own: Vec<_> = meant.iter().filter(|counter| Some(&counter.source) == self.address.as_ref()).collect();
+        if own.is_empty() {
+            (!meant.is_empty()).then(|| meant.iter().map(|counter| counter.delta).sum::<Option<f64>>()).flatten()
+        } else {
+            own.iter().map(|counter| counter.delta).sum()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Rank;
+
+    fn counter(role: CounterRole, rank: u16, value: f64) -> ServerCounter {
+        ServerCounter {
+            name: format!("{role:?}"),
+            labels: BTreeMap::from([("dp_rank".to_owned(), rank.to_string())]),
+            role,
+            place: Some(Place::Rank(Rank(rank))),
+            value,
+        }
+    }
+
+    #[test]
+    fn a_counter_that_appears_starts_from_nothing_and_one_that_falls_has_no_growth() {
+        use CounterRole::{CachedTokens, Requests};
+        let before = [counter(CachedTokens, 0, 7_000.0), counter(Requests, 0, 10_000.0)];
+        let after = [counter(CachedTokens, 0, 7_100.0), counter(CachedTokens, 1, 50.0), counter(Requests, 0, 500.0)];
+        let deltas = CounterDelta::between("http://h", &before, &after);
+        let growth: Vec<_> = deltas.iter().map(|delta| delta.delta).collect();
+        assert_eq!(growth, [Some(100.0), Some(50.0), None]);
+        assert_eq!(deltas.iter().map(CounterDelta::fell).collect::<Vec<_>>(), [false, false, true]);
+        let facts = ServerFacts { counters: deltas, ..ServerFacts::default() };
+        assert_eq!(facts.growth(CachedTokens), Some(150.0));
+        assert_eq!(facts.growth_at(CachedTokens, &Place::Rank(Rank(1))), Some(50.0));
+        assert_eq!((facts.growth(Requests), facts.growth(CounterRole::Spills)), (None, None));
+    }
+
+    #[test]
+    fn the_targets_own_word_outweighs_that_of_further_addresses() {
+        use CounterRole::CachedTokens;
+        let of = |source: &str, value| CounterDelta::between(source, &[], &[counter(CachedTokens, 0, value)]);
+        let mut facts = ServerFacts { address: Some("http://router".into()), ..ServerFacts::default() };
+        facts.counters = [of("http://w0", 3.0), of("http://w1", 4.0)].concat();
+        assert_eq!(facts.growth(CachedTokens), Some(7.0), "the router says nothing: its workers together");
+        facts.counters.extend(of("http://router", 7.0));
+        assert_eq!(facts.growth(CachedTokens), Some(7.0));
+    }
+}

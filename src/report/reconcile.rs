@@ -1,0 +1,91 @@
+//! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
+
+use super::audit::{FindingKind, Judged, Limits, finding, percent};
+use super::shape::RunReport;
+use crate::record::CounterRole;
+
+/// Relative difference of cached tokens between client and server.
+const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
+/// Relative surplus of prompt tokens that the server counted.
+const TRAFFIC: Limits = Limits { void: f64::INFINITY, warning: 0.005 };
+
+/// Cached tokens of the whole server.
+pub(super) fn hit(report: &RunReport) -> Option<Judged> {
+    let client = reported_cached(report)?;
+    let server = report
+        .server
+        .growth(CounterRole::CachedTokensFinished)
+        .or_else(|| report.server.growth(CounterRole::CachedTokens))?;
+    let difference = relative(client, server);
+    let verdict = HIT.judge(difference - unheard_share(report))?;
+    let seen = format!(
+        "replies say {client:.0} cached tokens, the server's counter moved by {server:.0}: {} apart",
+        percent(difference)
+    );
+    Some((mismatch(seen), verdict))
+}
+
+/// Cached tokens of each place; the worst one is named. Where the sums agree, a place that does not is wrong attribution.
+pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
+    reported_cached(report)?;
+    let differences = report.ranks.iter().filter_map(|row| {
+        let server = report.server.growth_at(CounterRole::CachedTokens, &row.place)?;
+        let client = as_f64(row.cached_tokens.unwrap_or(0));
+        Some((relative(client, server), &row.place, client, server))
+    });
+    let (difference, place, client, server) = differences.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let verdict = HIT.judge(difference - unheard_share(report))?;
+    let seen = format!(
+        "{place}: replies say {client:.0} cached tokens, its counter moved by {server:.0}: {} apart",
+        percent(difference)
+    );
+    Some((mismatch(seen), verdict))
+}
+
+/// Requests of others: the server counted more prompt tokens than our turns can explain.
+pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
+    let totals = &report.totals;
+    let client = as_f64(totals.prompt_tokens.filter(|_| totals.failed + totals.cancelled == 0)?);
+    let server = report.server.growth(CounterRole::PromptTokens)?;
+    let surplus = (server - client) / client.max(1.0);
+    let verdict = TRAFFIC.judge(surplus)?;
+    let finding = finding(
+        FindingKind::Traffic,
+        format!("the server counted {server:.0} prompt tokens, our turns had {client:.0}: {} more", percent(surplus)),
+        Some(percent(TRAFFIC.warning)),
+        "others used the server, its cache and its queues during the run",
+        "keep other clients away, and run again",
+    );
+    Some((finding, verdict))
+}
+
+/// Cached tokens in all replies; none unless every complete turn reports them.
+fn reported_cached(report: &RunReport) -> Option<f64> {
+    let totals = &report.totals;
+    totals.cached_tokens.filter(|_| totals.cached_reported_turns == totals.complete).map(as_f64)
+}
+
+/// The server also counts turns that failed or were cut after their prefill; they may explain as much as their share.
+fn unheard_share(report: &RunReport) -> f64 {
+    let totals = &report.totals;
+    super::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0)
+}
+
+fn relative(client: f64, server: f64) -> f64 {
+    (client - server).abs() / client.max(server).max(1.0)
+}
+
+fn mismatch(seen: String) -> super::audit::Finding {
+    finding(
+        FindingKind::Hit,
+        seen,
+        HIT.words(),
+        "one of the two hit rates is wrong",
+        "look for other traffic on the server, several workers behind one address, or a scrape of the wrong one",
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
+fn as_f64(tokens: u64) -> f64 {
+    tokens as f64
+}

@@ -1,0 +1,200 @@
+//! The steady window: what happened while the load was as high as asked for.
+//!
+//! Its end is not known before it comes, and turns are added as they end. That is no problem: a turn that ends while the
+//! end is still unknown was sent, and ended, before it. So the marks known at `add` decide, and nothing is kept a turn.
+
+use std::collections::BTreeMap;
+
+use super::latency::Latencies;
+use super::per_second;
+use super::shape::{Drain, Window};
+use super::tally::{Span, add, sum};
+use crate::profile::{LoadSpec, Pacing};
+use crate::record::{EndedBy, Marks, Outcome, TurnRecord};
+use crate::stats::rounded;
+use crate::units::Micros;
+
+/// Width of the bins that count tokens by their arrival.
+const BIN_US: u64 = 100_000;
+/// Least length of the window, as a share of the run.
+const LEAST_SHARE: f64 = 0.2;
+/// Least turns sent in it, for each turn that may be in flight.
+const LEAST_TURNS: u64 = 2;
+
+/// Mergeable state behind `windows.steady`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct WindowTally {
+    marks: Marks,
+    /// Output tokens of complete and of cut turns, by the bin of their arrival; of the whole run.
+    tokens: BTreeMap<u64, u64>,
+    /// Complete turns that were sent inside.
+    sent: u64,
+    /// Complete turns that were done inside, and their prompt tokens.
+    done: u64,
+    prompt_tokens: Option<u64>,
+    /// Latencies of the complete turns that were sent inside.
+    latencies: Latencies,
+}
+
+impl WindowTally {
+    /// Learns when the load was full, and from when nothing more started.
+    pub(super) fn mark(&mut self, marks: Marks) {
+        self.marks = join(self.marks, marks);
+    }
+
+    /// Adds a turn that was sent. Gives it back its latencies to be filled, when it was sent inside.
+    pub(super) fn add(&mut self, turn: &TurnRecord) -> Option<&mut Latencies> {
+        self.add_tokens(turn);
+        if turn.outcome != Outcome::Complete {
+            return None;
+        }
+        if turn.done_us.is_some_and(|done| self.holds_end(done)) {
+            self.done += 1;
+            add(&mut self.prompt_tokens, turn.prompt_tokens);
+        }
+        let is_inside = turn.sent_us.is_some_and(|sent| self.holds_start(sent));
+        self.sent += u64::from(is_inside);
+        is_inside.then_some(&mut self.latencies)
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self { marks, tokens, sent, done, prompt_tokens, latencies } = other;
+        self.marks = join(self.marks, marks);
+        for (bin, count) in tokens {
+            *self.tokens.entry(bin).or_default() += count;
+        }
+        self.sent += sent;
+        self.done += done;
+        self.prompt_tokens = sum(self.prompt_tokens, prompt_tokens);
+        self.latencies.merge(&latencies);
+    }
+
+    pub(super) fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    /// Turns are inside from the first instant to before the last.
+    fn holds_start(&self, at: Micros) -> bool {
+        self.marks.full.is_some_and(|full| full <= at) && self.marks.last_start.is_none_or(|last| at < last)
+    }
+
+    /// Ends are inside from after the first instant to the last: an end makes room for the start that closes the window.
+    fn holds_end(&self, at: Micros) -> bool {
+        self.marks.full.is_some_and(|full| full < at) && self.marks.last_start.is_none_or(|last| at <= last)
+    }
+
+    fn add_tokens(&mut self, turn: &TurnRecord) {
+        let tokens = match turn.outcome {
+            Outcome::Complete => turn.output_tokens.unwrap_or(0),
+            Outcome::Cancelled => turn.output_tokens.unwrap_or(turn.frames),
+            Outcome::Skipped | Outcome::Failed(_) => return,
+        };
+        for (bin, count) in arrivals(turn, tokens) {
+            *self.tokens.entry(bin).or_default() += count;
+        }
+    }
+
+    /// The window, or why there is none.
+    pub(super) fn steady(
+        &self,
+        load: &LoadSpec,
+        run: Option<Span>,
+        ended_by: Option<EndedBy>,
+    ) -> Result<Window, String> {
+        let limit = limit(load);
+        let Marks { full: Some(from), last_start: Some(to) } = self.marks else {
+            return Err(match (self.marks.full, limit, ended_by) {
+                (_, _, None) => "a run that did not end has none".to_owned(),
+                (None, Some(limit), Some(_)) => format!("{limit} sessions were never in flight at once"),
+                _ => "the load was never full".to_owned(),
+            });
+        };
+        let length = to.since(from).as_secs();
+        let whole = run.map_or(0.0, |run| run.length().as_secs());
+        if from >= to {
+            return Err("the last session started before the load was full".to_owned());
+        }
+        if length < LEAST_SHARE * whole {
+            let (share, least) = (length / whole * 100.0, LEAST_SHARE * 100.0);
+            return Err(format!("the load was full for {share:.0} % of the run, and {least:.0} % are needed"));
+        }
+        let least = LEAST_TURNS * u64::from(limit.unwrap_or(1));
+        if self.sent < least {
+            return Err(format!("{} turns were sent under full load, and {least} are needed", self.sent));
+        }
+        Ok(self.window(from, to))
+    }
+
+    fn window(&self, from_us: Micros, to_us: Micros) -> Window {
+        let span = to_us.since(from_us);
+        // Bins that lie in it whole: half of a bin says nothing of its tokens.
+        let (first, end) = (from_us.0.div_ceil(BIN_US), to_us.0 / BIN_US);
+        let tokens = self.tokens.range(first..end.max(first)).map(|(_, count)| count).sum();
+        let output = per_second(tokens, Micros(end.saturating_sub(first) * BIN_US));
+        let input = self.prompt_tokens.and_then(|tokens| per_second(tokens, span));
+        Window {
+            from_us,
+            to_us,
+            request_throughput: per_second(self.done, span),
+            output_throughput: output,
+            total_throughput: output.zip(input).map(|(output, input)| rounded(output + input)),
+            latency: self.latencies.summaries(),
+        }
+    }
+
+    /// From the last start to the end of the run.
+    pub(super) fn drain(&self, run: Option<Span>) -> Option<Drain> {
+        let (run, from_us) = (run?, self.marks.last_start?);
+        let seconds = run.to.since(from_us).as_secs();
+        let whole = run.length().as_secs();
+        (whole > 0.0).then(|| Drain { from_us, seconds: rounded(seconds), share: rounded(seconds / whole) })
+    }
+}
+
+/// Most sessions in flight, or in an open loop its cap.
+fn limit(load: &LoadSpec) -> Option<u32> {
+    match load.pacing {
+        Pacing::Closed { sessions } => Some(sessions.get()),
+        Pacing::Open { sessions, .. } => sessions.map(std::num::NonZeroU32::get),
+    }
+}
+
+fn join(a: Marks, b: Marks) -> Marks {
+    Marks {
+        full: a.full.max(b.full),
+        last_start: match (a.last_start, b.last_start) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        },
+    }
+}
+
+/// When the `tokens` of a turn arrived: (bin, tokens). Frames weigh what the server says of them, or where it does not say
+/// it of all, the same; the sum is exact.
+fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
+    let Some(first) = turn.first_us else { return vec![] };
+    let frames =
+        || std::iter::once((0, turn.first_frame_tokens)).chain(turn.gaps.iter().map(|gap| (gap.us, gap.tokens)));
+    let told: Option<u64> = frames().map(|(_, tokens)| tokens.map(u64::from)).sum();
+    let told = told.filter(|sum| *sum > 0);
+    let weights = told.unwrap_or_else(|| frames().map(|_| 1).sum());
+    let (mut at, mut weight, mut counted) = (first.0, 0, 0);
+    let mut bins: Vec<(u64, u64)> = vec![];
+    for (gap, frame) in frames() {
+        at += u64::from(gap);
+        weight += if told.is_some() { u64::from(frame.unwrap_or(0)) } else { 1 };
+        let so_far = u64::from(tokens) * weight / weights;
+        let new = so_far - counted;
+        counted = so_far;
+        match bins.last_mut() {
+            Some((bin, count)) if *bin == at / BIN_US => *count += new,
+            _ => bins.push((at / BIN_US, new)),
+        }
+    }
+    bins.retain(|(_, count)| *count > 0);
+    bins
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+mod tests;

@@ -1,0 +1,99 @@
+//! Totals of captured scrapes against a table worked out by hand (`grep` and a calculator over the captures).
+
+use super::*;
+
+fn read(name: &str) -> Exposition {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/metrics").join(name);
+    Exposition::parse(&std::fs::read_to_string(path).unwrap())
+}
+
+/// Sum over a role, of one place or of all.
+fn total(counters: &[ServerCounter], role: CounterRole, place: Option<&str>) -> f64 {
+    let of_place = |counter: &&ServerCounter| {
+        place.is_none_or(|place| counter.place.as_ref().is_some_and(|p| p.to_string() == place))
+    };
+    counters.iter().filter(|counter| counter.role == role).filter(of_place).map(|counter| counter.value).sum()
+}
+
+#[test]
+fn totals_of_real_scrapes_are_those_of_a_hand_written_table() {
+    type Row = (CounterRole, Option<&'static str>, f64);
+    #[rustfmt::skip]
+    let table: &[(&str, &[Row])] = &[
+        ("sglang.dp2.metrics.txt", &[
+            (PromptTokens, None, 1968.0), (OutputTokens, None, 1237.0), (CachedTokensFinished, None, 1201.0),
+            (Requests, None, 17.0), (AbortedRequests, None, 1.0),
+            (CachedTokens, Some("rank 0"), 1138.0), (CachedTokens, Some("rank 1"), 63.0),
+            (ComputedTokens, Some("rank 0"), 469.0), (ComputedTokens, Some("rank 1"), 299.0),
+        ]),
+        ("vllm.dp2.metrics.txt", &[
+            (PromptTokens, Some("rank 0"), 2700.0), (PromptTokens, Some("rank 1"), 2700.0),
+            (CachedTokens, Some("rank 0"), 0.0), (CachedTokens, Some("rank 1"), 256.0),
+            (ComputedTokens, Some("rank 1"), 2444.0), (OutputTokens, None, 72.0), (Fetched, None, 0.0),
+        ]),
+        ("llamacpp.metrics.txt", &[
+            (ComputedTokens, None, 715.0), (CachedTokens, None, 2621.0), (OutputTokens, None, 2299.0),
+        ]),
+        ("dynamo.metrics.txt", &[
+            (CachedTokensFinished, None, 2272.0), (PromptTokens, None, 3030.0), (OutputTokens, None, 94.0),
+            (Requests, None, 16.0),
+        ]),
+        ("dynamo.pd.prefill_worker.metrics.txt", &[(Requests, Some("2a789756cc0f0548"), 3.0)]),
+        ("sglrouter.metrics.txt", &[
+            (Requests, Some("http://127.0.0.1:8401"), 7.0), (Requests, Some("http://127.0.0.1:8402"), 7.0),
+            (Requests, Some("http://127.0.0.1:8403"), 7.0),
+        ]),
+        ("vllmrouter.metrics.txt", &[
+            (Requests, Some("http://127.0.0.1:8401"), 7.0), (Requests, Some("http://127.0.0.1:8402"), 6.0),
+            (Requests, Some("http://127.0.0.1:8403"), 11.0),
+        ]),
+    ];
+    for (file, rows) in table {
+        let counters = counters(&read(file));
+        for (role, place, value) in *rows {
+            let counted = total(&counters, *role, *place);
+            assert!((counted - value).abs() < 1e-9, "{file}: {role:?} {place:?}: {counted}, not {value}");
+        }
+    }
+}
+
+#[test]
+fn every_captured_scrape_reads_without_loss_and_tells_its_dialect() {
+    let expected = [
+        ("sglang.dp2.metrics.txt", vec![Dialect::Sglang]),
+        ("vllm.dp2.metrics.txt", vec![Dialect::Vllm]),
+        ("llamacpp.metrics.txt", vec![Dialect::LlamaCpp]),
+        ("dynamo.metrics.txt", vec![Dialect::Dynamo]),
+        ("dynamo.worker.metrics.txt", vec![Dialect::Dynamo]),
+        ("dynamo.pd.metrics.txt", vec![Dialect::Dynamo]),
+        // Dynamo's mocker also speaks the names of the engine that it stands for.
+        ("dynamo.pd.decode_worker.metrics.txt", vec![Dialect::Sglang, Dialect::Dynamo]),
+        ("dynamo.pd.prefill_worker.metrics.txt", vec![Dialect::Dynamo]),
+        ("sglrouter.metrics.txt", vec![Dialect::Smg]),
+        ("vllmrouter.metrics.txt", vec![Dialect::VllmRouter]),
+    ];
+    for (file, known) in expected {
+        let read = read(file);
+        assert_eq!(read.unreadable, 0, "{file}");
+        assert!(read.samples.len() > 10, "{file}");
+        assert_eq!(dialects(&read), known, "{file}");
+    }
+}
+
+#[test]
+fn a_total_may_be_doubled_and_a_created_twin_is_no_counter() {
+    let text = "pegaflow_rdma_fetch_total_total{status=\"ok\"} 3\npegaflow_rdma_fetch_created 17e8\n\
+                vllm:prompt_tokens{engine=\"0\"} 5\nvllm:prompt_tokens_created{engine=\"0\"} 17e8\nsglang:num_requests_total NaN\n";
+    let counters = counters(&Exposition::parse(text));
+    let seen: Vec<_> = counters.iter().map(|counter| (counter.role, counter.value)).collect();
+    assert_eq!(seen, [(Fetched, 3.0), (PromptTokens, 5.0)]);
+}
+
+#[test]
+fn a_source_called_total_counts_only_when_it_stands_alone() {
+    let cached = |text: &str| total(&counters(&Exposition::parse(text)), CachedTokensFinished, None);
+    let row = |source: &str, value: u32| format!("sglang:cached_tokens_total{{cache_source=\"{source}\"}} {value}\n");
+    let together = row("device", 90) + &row("host", 10) + &row("total", 100);
+    assert!((cached(&together) - 100.0).abs() < 1e-9);
+    assert!((cached(&row("total", 100)) - 100.0).abs() < 1e-9);
+}
