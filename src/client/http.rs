@@ -189,8 +189,6 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
-        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
-        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
             match deadline.bound(response.chunk()).await {
