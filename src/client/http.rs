@@ -266,8 +266,6 @@ impl Inner {
         if !inflate.is_plain() {
             record.note(Oddity::Compressed);
         }
-        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
-        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
             match deadline.bound(response.chunk()).await {
@@ -419,12 +417,13 @@ mod tests {
                 let (all, count) = (Arc::clone(&all), Arc::clone(&count));
                 tokio::spawn(async move {
                     let mut request = [0; 1024];
-                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                    let asked = socket.read(&mut request).await.unwrap();
+                    assert!(asked > 0);
                     all.wait().await;
                     count.fetch_add(1, Ordering::SeqCst);
                     socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
-                    // Kept open.
-                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                    // Kept open until the client goes.
+                    let _ = socket.read(&mut request).await;
                 });
             }
         });
