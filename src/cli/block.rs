@@ -183,6 +183,9 @@ impl Block<'_> {
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
         let load = self.load(prompter, clock, stop.clone());
         let watch = Arc::clone(&load.watch);
+        if let Some(at_once) = at_once(load.limits, self.plan.sessions.len()) {
+            client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once).await;
+        }
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
         let recorder = Recorder {
             recorded: Recorded { accumulator, observing: Observing::new(&self.plan) },
@@ -244,6 +247,11 @@ fn limits(spec: &RunSpec) -> Limits {
         duration: spec.load.duration,
         think: spec.load.think,
     }
+}
+
+/// How many turns may leave in the first instant: the slots, where there are any.
+fn at_once(limits: Limits, sessions: usize) -> Option<usize> {
+    Some(limits.sessions?.min(limits.turns.unwrap_or(usize::MAX)).min(sessions))
 }
 
 /// The growth of every counter, the target's own first.

@@ -16,9 +16,11 @@ mod recorder;
 mod report;
 mod run;
 mod say;
+mod selftest;
 mod sim;
 mod site;
 mod spec_args;
+mod truth;
 mod witness;
 
 use clap::Parser as _;
@@ -43,12 +45,15 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     Profiles(profiles::ProfilesArgs),
     Sim(Box<sim::SimArgs>),
+    Selftest(selftest::SelftestArgs),
+    #[command(hide = true)]
+    TruthServer(truth::TruthArgs),
     #[command(external_subcommand)]
     Other(Vec<String>),
 }
 
 /// Commands of the design that this version does not have.
-const NOT_BUILT: [&str; 5] = ["predict", "sweep", "fit", "merge", "selftest"];
+const NOT_BUILT: [&str; 4] = ["predict", "sweep", "fit", "merge"];
 
 /// Parses the command line, runs one command and says how the program ends.
 #[must_use]
@@ -72,6 +77,8 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
         Command::Plan(args) => plan::run(args),
         Command::Profiles(args) => profiles::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Selftest(args) => selftest::run(args),
+        Command::TruthServer(args) => truth::run(args),
         Command::Other(words) => Ok(unknown(words)),
     }
 }

@@ -4,7 +4,6 @@
 //! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -12,14 +11,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tokio::time::{Instant as TokioInstant, timeout_at};
+use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
+use super::deadline::Deadline;
 use super::dial;
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
+use super::transport::{ClientError, Trust, builder};
 use crate::clock::Clock;
 use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
@@ -30,6 +31,8 @@ const DRAIN: Duration = Duration::from_millis(5);
 
 /// Header values shorter than this are words, not secrets, and hiding them would garble messages.
 const SECRET_LENGTH: usize = 8;
+/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
+const OPENING: Duration = Duration::from_secs(3);
 
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
@@ -49,29 +52,6 @@ pub struct Settings {
     pub idle_timeout: Duration,
 }
 
-/// Whose TLS certificates are believed.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub enum Trust {
-    /// Those that this host's store vouches for.
-    #[default]
-    Host,
-    /// Those that one of the certificates in this PEM file has signed, or that are one of them.
-    File(PathBuf),
-    /// Anyone's.
-    Anyone,
-}
-
-/// A client that cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    #[error("header `{name}`: not a name and value that HTTP allows")]
-    Header { name: String },
-    #[error("{path}: no certificates: {why}", path = path.display())]
-    Certificates { path: PathBuf, why: String },
-    #[error("the HTTP client cannot start: {0}")]
-    Build(#[from] reqwest::Error),
-}
-
 /// Sends turns. Clones share one connection pool.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
@@ -86,43 +66,6 @@ struct Inner {
     cancel: CancellationToken,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
     fresh: OnceLock<reqwest::Client>,
-}
-
-/// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
-///
-/// # Errors
-/// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::Client, ClientError> {
-    Ok(builder(connect_timeout, url, trust)?.build()?)
-}
-
-fn builder(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::ClientBuilder, ClientError> {
-    let builder = reqwest::Client::builder()
-        .no_proxy()
-        .http1_only()
-        .retry(reqwest::retry::never())
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true)
-        .connect_timeout(connect_timeout)
-        // SGLang closes idle connections after 5 s: never be the one that finds out.
-        .pool_idle_timeout(Duration::from_secs(4))
-        .pool_max_idle_per_host(usize::MAX);
-    if !url.starts_with("https://") {
-        // Without TLS no CA bundle is needed, and a host that has none must not fail.
-        return Ok(builder.tls_certs_only([]));
-    }
-    Ok(match trust {
-        Trust::Host => builder,
-        Trust::Anyone => builder.tls_certs_only([]).tls_danger_accept_invalid_certs(true),
-        Trust::File(path) => builder.tls_certs_only(certificates(path)?),
-    })
-}
-
-fn certificates(path: &std::path::Path) -> Result<Vec<reqwest::Certificate>, ClientError> {
-    let wrong = |why: String| ClientError::Certificates { path: path.to_owned(), why };
-    let pem = std::fs::read(path).map_err(|why| wrong(why.to_string()))?;
-    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|why| wrong(why.to_string()))?;
-    if found.is_empty() { Err(wrong("the file holds none in PEM form".to_owned())) } else { Ok(found) }
 }
 
 impl Client {
@@ -156,6 +99,21 @@ impl Client {
         Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel, fresh })))
     }
 
+    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
+    /// cheap requests to `url`, each of which dials because none is answered yet. What fails here fails again in a turn,
+    /// which then says why.
+    pub async fn open_ahead(&self, url: &str, connections: usize) {
+        let get = || async {
+            let sending = self.0.http.get(url).headers(self.0.headers.clone()).send();
+            if let Ok(response) = sending.await {
+                // Read to its end, or the connection could not be used again.
+                let _ = response.bytes().await;
+            }
+        };
+        let opening = futures::future::join_all((0..connections).map(|_| get()));
+        let _ = tokio::time::timeout(OPENING, opening).await;
+    }
+
     /// The body of a turn; work for the time before it is due.
     #[must_use]
     pub fn prepare(&self, turn: &TurnRecord, prompt: &Prompt) -> Bytes {
@@ -169,10 +127,12 @@ impl Client {
         let id = turn.id.clone();
         let headers = inner.turn_headers(&turn);
         let mut machine = Machine::new(inner.settings.shape.request.api, turn).hiding(inner.secrets());
+        // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
+        let cancel = inner.cancel.child_token();
         let end = tokio::select! {
             biased;
             end = inner.exchange(&mut machine, Request { id, headers, body, sent: Arc::clone(&sent) }) => end,
-            () = inner.cancel.cancelled() => End::Cancelled,
+            () = cancel.cancelled() => End::Cancelled,
         };
         if let Some(at) = sent.get() {
             machine.record().sent_us = Some(inner.clock.at(*at).into());
@@ -230,11 +190,11 @@ impl Inner {
 
     async fn exchange(&self, machine: &mut Machine, request: Request) -> End {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
-        let deadline = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
-        let mut response = match timeout_at(deadline, self.respond(machine, request)).await {
-            Err(_) => return first_byte_end(*first_byte_timeout),
-            Ok(Err(why)) => return network::end(&why),
-            Ok(Ok(response)) => response,
+        let mut deadline = Deadline::at(TokioInstant::now() + *connect_timeout + *first_byte_timeout);
+        let mut response = match deadline.bound(self.respond(machine, request)).await {
+            None => return first_byte_end(*first_byte_timeout),
+            Some(Err(why)) => return network::end(&why),
+            Some(Ok(response)) => response,
         };
         let record = machine.record();
         record.head_us = Some(self.now());
@@ -246,24 +206,26 @@ impl Inner {
         if !inflate.is_plain() {
             record.note(Oddity::Compressed);
         }
-        let mut deadline = deadline;
+        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
+        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
-            match timeout_at(deadline, response.chunk()).await {
-                Ok(Ok(Some(bytes))) => {
-                    let at = self.now();
+            match deadline.bound(response.chunk()).await {
+                Some(Ok(Some(bytes))) => {
+                    let now = TokioInstant::now();
+                    let at = self.clock.at(now.into_std()).into();
                     if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
                         return End::Failed(Failure::Protocol, why.to_string());
                     }
+                    has_bytes = true;
+                    deadline.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
                 }
-                Ok(Ok(None)) => return End::Clean,
-                Ok(Err(why)) => return network::end(&why),
-                Err(_) if machine.is_done() => return End::Clean,
-                Err(_) if has_bytes => return idle_end(*idle_timeout),
-                Err(_) => return first_byte_end(*first_byte_timeout),
+                Some(Ok(None)) => return End::Clean,
+                Some(Err(why)) => return network::end(&why),
+                None if machine.is_done() => return End::Clean,
+                None if has_bytes => return idle_end(*idle_timeout),
+                None => return first_byte_end(*first_byte_timeout),
             }
-            has_bytes = true;
-            deadline = TokioInstant::now() + if machine.is_done() { DRAIN } else { *idle_timeout };
         }
     }
 
@@ -341,5 +303,72 @@ impl http_body::Body for StampedBody {
 
     fn size_hint(&self) -> http_body::SizeHint {
         http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::Barrier;
+
+    use super::*;
+    use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
+
+    fn client(url: &str) -> Client {
+        let request = RequestSpec {
+            api: Api::Chat,
+            chat_layout: ChatLayout::System,
+            prompt_as: PromptAs::Text,
+            tokenizer: None,
+            model: None,
+            temperature: 0.0,
+            ignore_eos: true,
+            extra_body: serde_json::Map::new(),
+            headers: BTreeMap::new(),
+            ca_file: None,
+            insecure: false,
+        };
+        let settings = Settings {
+            url: url.to_owned(),
+            shape: Shape { request, model: None, key_field: None, continuous_usage: true },
+            key_headers: vec![],
+            headers: BTreeMap::new(),
+            api_key: None,
+            trust: Trust::Host,
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+        };
+        Client::new(settings, Clock::wall(), CancellationToken::new()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn as_many_connections_are_opened_ahead_as_were_asked_for() {
+        const ASKED: usize = 5;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/models", listener.local_addr().unwrap());
+        let answered = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&answered);
+        // No request is answered before all connections are there.
+        let all = Arc::new(Barrier::new(ASKED));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (all, count) = (Arc::clone(&all), Arc::clone(&count));
+                tokio::spawn(async move {
+                    let mut request = [0; 1024];
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                    all.wait().await;
+                    count.fetch_add(1, Ordering::SeqCst);
+                    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                    // Kept open.
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
+                });
+            }
+        });
+        client(&url).open_ahead(&url, ASKED).await;
+        assert_eq!(answered.load(Ordering::SeqCst), ASKED);
     }
 }

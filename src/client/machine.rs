@@ -7,8 +7,8 @@
 
 use crate::record::{Failure, Gap, Oddity, Outcome, Place, PlaceSource, TurnRecord};
 use crate::units::{Micros, Rank};
-use crate::wire::SseDecoder;
 use crate::wire::frame::{self, Frame};
+use crate::wire::{OpenAiEvents, SseDecoder};
 use crate::workload::Api;
 
 /// Bytes of an error body that a record keeps.
@@ -40,6 +40,7 @@ pub struct Machine {
     fed: Option<Micros>,
     /// What no message may repeat.
     secrets: Vec<String>,
+    events: OpenAiEvents,
     state: State,
 }
 
@@ -66,8 +67,8 @@ impl Machine {
     /// A machine for the reply to a request that left as `record` says.
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
-        let (decoder, state) = (SseDecoder::default(), State::default());
-        Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Vec::new(), state }
+        let (decoder, events, state) = (SseDecoder::default(), OpenAiEvents::default(), State::default());
+        Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Vec::new(), events, state }
     }
 
     /// Hides these in what the record keeps of the server's words: some servers repeat the key that they refuse.
@@ -93,8 +94,8 @@ impl Machine {
             let room = ERROR_BODY_LIMIT.saturating_sub(self.error_body.len());
             self.error_body.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
-        let Self { api, record, decoder, state, .. } = self;
-        decoder.push(bytes, |data| state.event(*api, record, data, at));
+        let Self { api, record, decoder, events, state, .. } = self;
+        decoder.push(bytes, |data| state.event(*api, events, record, data, at));
     }
 
     /// Whether the status says that there is no reply.
@@ -113,8 +114,8 @@ impl Machine {
     pub fn finish(mut self, end: End, at: Micros) -> (TurnRecord, String) {
         let is_unreadable = self.state.unreadable.is_some();
         // An event that lacks its blank line came with the last bytes, not with the end of the stream.
-        let Self { api, record, decoder, fed, state, .. } = &mut self;
-        decoder.finish(|data| state.event(*api, record, data, fed.unwrap_or(at)));
+        let Self { api, record, decoder, events, fed, state, .. } = &mut self;
+        decoder.finish(|data| state.event(*api, events, record, data, fed.unwrap_or(at)));
         let tail_is_cut = !is_unreadable && self.state.unreadable.is_some();
         let outcome = self.outcome(end, tail_is_cut);
         let Self { mut record, state, .. } = self;
@@ -200,7 +201,7 @@ fn read(api: Api, data: &[u8]) -> Result<Frame<'_>, frame::FrameError> {
 }
 
 impl State {
-    fn event(&mut self, api: Api, record: &mut TurnRecord, data: &[u8], at: Micros) {
+    fn event(&mut self, api: Api, events: &mut OpenAiEvents, record: &mut TurnRecord, data: &[u8], at: Micros) {
         let data = data.trim_ascii();
         if data.is_empty() {
             return;
@@ -214,7 +215,11 @@ impl State {
             self.is_done = true;
             return;
         }
-        let why = match read(api, data) {
+        let parsed = match api {
+            Api::Chat | Api::Completions => events.read(data),
+            Api::Generate => frame::parse_generate(data),
+        };
+        let why = match parsed {
             Ok(frame) => return self.frame(api, record, frame, at),
             Err(why) => why,
         };

@@ -1,13 +1,16 @@
 //! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
 
 mod body;
+mod deadline;
 mod dial;
 mod http;
 mod inflate;
 mod machine;
 mod network;
+mod transport;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, Trust, transport};
+pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
+pub use transport::{ClientError, Trust, transport};

@@ -13,6 +13,7 @@ mod log;
 mod rank;
 mod settings;
 mod tokens;
+mod truth;
 
 pub use actor::{Flushed, Handle, Report, Stopped, Ticket, Update, start};
 pub use cost::{Costs, Preset, PresetError};
@@ -23,3 +24,4 @@ pub use log::Log;
 pub use rank::{Counts, Event, Job, JobId, Limits, Snapshot};
 pub use settings::{Settings, SettingsError};
 pub use tokens::{Reply, Tokens, TokensError};
+pub use truth::{Schedule, Written, serve_schedule};

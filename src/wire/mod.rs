@@ -4,6 +4,8 @@ pub mod frame;
 mod json;
 mod prometheus;
 mod sse;
+mod template;
 
 pub use prometheus::{Exposition, Sample};
 pub use sse::SseDecoder;
+pub use template::OpenAiEvents;

@@ -17,6 +17,8 @@ mod report;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
+mod selftest;
+#[cfg(test)]
 mod sim_http;
 #[cfg(test)]
 mod sim_model;
