@@ -4,7 +4,6 @@
 //! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -21,6 +20,7 @@ use super::dial;
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
+use super::transport::{ClientError, Trust, builder};
 use crate::clock::Clock;
 use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
@@ -29,10 +29,10 @@ use crate::workload::{Api, Prompt};
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
-/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
-const OPENING: Duration = Duration::from_secs(3);
 /// Header values shorter than this are words, not secrets, and hiding them would garble messages.
 const SECRET_LENGTH: usize = 8;
+/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
+const OPENING: Duration = Duration::from_secs(3);
 
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
@@ -52,29 +52,6 @@ pub struct Settings {
     pub idle_timeout: Duration,
 }
 
-/// Whose TLS certificates are believed.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub enum Trust {
-    /// Those that this host's store vouches for.
-    #[default]
-    Host,
-    /// Those that one of the certificates in this PEM file has signed, or that are one of them.
-    File(PathBuf),
-    /// Anyone's.
-    Anyone,
-}
-
-/// A client that cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    #[error("header `{name}`: not a name and value that HTTP allows")]
-    Header { name: String },
-    #[error("{path}: no certificates: {why}", path = path.display())]
-    Certificates { path: PathBuf, why: String },
-    #[error("the HTTP client cannot start: {0}")]
-    Build(#[from] reqwest::Error),
-}
-
 /// Sends turns. Clones share one connection pool.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
@@ -89,43 +66,6 @@ struct Inner {
     cancel: CancellationToken,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
     fresh: OnceLock<reqwest::Client>,
-}
-
-/// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
-///
-/// # Errors
-/// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::Client, ClientError> {
-    Ok(builder(connect_timeout, url, trust)?.build()?)
-}
-
-fn builder(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::ClientBuilder, ClientError> {
-    let builder = reqwest::Client::builder()
-        .no_proxy()
-        .http1_only()
-        .retry(reqwest::retry::never())
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true)
-        .connect_timeout(connect_timeout)
-        // SGLang closes idle connections after 5 s: never be the one that finds out.
-        .pool_idle_timeout(Duration::from_secs(4))
-        .pool_max_idle_per_host(usize::MAX);
-    if !url.starts_with("https://") {
-        // Without TLS no CA bundle is needed, and a host that has none must not fail.
-        return Ok(builder.tls_certs_only([]));
-    }
-    Ok(match trust {
-        Trust::Host => builder,
-        Trust::Anyone => builder.tls_certs_only([]).tls_danger_accept_invalid_certs(true),
-        Trust::File(path) => builder.tls_certs_only(certificates(path)?),
-    })
-}
-
-fn certificates(path: &std::path::Path) -> Result<Vec<reqwest::Certificate>, ClientError> {
-    let wrong = |why: String| ClientError::Certificates { path: path.to_owned(), why };
-    let pem = std::fs::read(path).map_err(|why| wrong(why.to_string()))?;
-    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|why| wrong(why.to_string()))?;
-    if found.is_empty() { Err(wrong("the file holds none in PEM form".to_owned())) } else { Ok(found) }
 }
 
 impl Client {
@@ -266,17 +206,19 @@ impl Inner {
         if !inflate.is_plain() {
             record.note(Oddity::Compressed);
         }
+        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
+        response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
             match deadline.bound(response.chunk()).await {
                 Some(Ok(Some(bytes))) => {
-                    let at = TokioInstant::now();
-                    let stamp = self.clock.at(at.into_std()).into();
-                    if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, stamp)) {
+                    let now = TokioInstant::now();
+                    let at = self.clock.at(now.into_std()).into();
+                    if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
                         return End::Failed(Failure::Protocol, why.to_string());
                     }
                     has_bytes = true;
-                    deadline.set(at + if machine.is_done() { DRAIN } else { *idle_timeout });
+                    deadline.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
                 }
                 Some(Ok(None)) => return End::Clean,
                 Some(Err(why)) => return network::end(&why),
@@ -395,7 +337,7 @@ mod tests {
             key_headers: vec![],
             headers: BTreeMap::new(),
             api_key: None,
-            trust: Trust::default(),
+            trust: Trust::Host,
             connect_timeout: Duration::from_secs(10),
             first_byte_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(10),
@@ -417,13 +359,12 @@ mod tests {
                 let (all, count) = (Arc::clone(&all), Arc::clone(&count));
                 tokio::spawn(async move {
                     let mut request = [0; 1024];
-                    let asked = socket.read(&mut request).await.unwrap();
-                    assert!(asked > 0);
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
                     all.wait().await;
                     count.fetch_add(1, Ordering::SeqCst);
                     socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
-                    // Kept open until the client goes.
-                    let _ = socket.read(&mut request).await;
+                    // Kept open.
+                    assert!(socket.read(&mut request).await.unwrap() > 0);
                 });
             }
         });

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_no_gzip_is_an_error_and_identity_is_plain() {
-        assert!(gzip().feed(b"data: a\n\n", |_| ()).is_err());
+        assert!(gzip().feed(b"data: a\n\ndata: b\n\n", |_| ()).is_err());
         let of = |name: &str| Inflate::of(&HeaderMap::from_iter([(CONTENT_ENCODING, name.parse().unwrap())]));
         assert!(of("identity").is_ok_and(|inflate| inflate.is_plain()));
         assert!(of("br").is_err());

@@ -34,13 +34,13 @@ pub struct Machine {
     api: Api,
     record: TurnRecord,
     decoder: SseDecoder,
-    events: OpenAiEvents,
     /// The body of a status that is no success, as it came: a web server's page is no event stream.
     error_body: Vec<u8>,
     /// When bytes last came.
     fed: Option<Micros>,
     /// What no message may repeat.
     secrets: Vec<String>,
+    events: OpenAiEvents,
     state: State,
 }
 
@@ -67,17 +67,8 @@ impl Machine {
     /// A machine for the reply to a request that left as `record` says.
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
-        let (decoder, state) = (SseDecoder::default(), State::default());
-        Self {
-            api,
-            record,
-            decoder,
-            events: OpenAiEvents::default(),
-            error_body: Vec::new(),
-            fed: None,
-            secrets: Vec::new(),
-            state,
-        }
+        let (decoder, events, state) = (SseDecoder::default(), OpenAiEvents::default(), State::default());
+        Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Vec::new(), events, state }
     }
 
     /// Hides these in what the record keeps of the server's words: some servers repeat the key that they refuse.

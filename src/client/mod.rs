@@ -7,8 +7,10 @@ mod http;
 mod inflate;
 mod machine;
 mod network;
+mod transport;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, Trust, transport};
+pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
+pub use transport::{ClientError, Trust, transport};
