@@ -27,6 +27,7 @@ pub use shape::{
     WorkloadFacts,
 };
 
+pub use crate::record::EndedBy;
 pub use crate::stats::Summary;
 
 use crate::stats::rounded;

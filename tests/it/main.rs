@@ -5,7 +5,11 @@ mod bad_input;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
+mod interrupt;
+#[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod load;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
