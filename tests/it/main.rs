@@ -7,7 +7,11 @@ mod captures;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
+mod interrupt;
+#[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod load;
 #[cfg(test)]
 mod play;
 #[cfg(test)]
