@@ -15,7 +15,7 @@ use crate::compare::{BlockResult, Comparison, compare};
 use crate::drive::Stop;
 use crate::experiment::{self, offset};
 use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
-use crate::report::{State, Verdict, metric};
+use crate::report::{State, Verdict, metric, public_experiment};
 use crate::store::{self, BlockState, Experiment, ExperimentDir};
 use crate::text::Vocabulary;
 use crate::{render, workload};
@@ -180,7 +180,7 @@ impl Trial<'_> {
                 dir: String::new(),
             }
         });
-        Ok(Experiment::new(serde_json::to_value(self.spec)?, listed.collect()))
+        Ok(Experiment::new(serde_json::to_value(public_experiment(self.spec.clone()))?, listed.collect()))
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
-use crate::client::{Client, Settings, Shape, transport};
+use crate::client::{Client, Settings, Shape, common_headers, transport};
 use crate::clock::Clock;
 use crate::profile::{Api, RunSpec, SimSpec, Target};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
@@ -22,7 +22,7 @@ use crate::workload::{Plan, Prompt, Prompter};
 pub(super) struct Site {
     pub target: Target,
     pub base: String,
-    /// For everything but turns: scrapes and flushes have connections of their own.
+    /// For everything but turns, with the headers that turns have: scrapes and flushes have connections of their own.
     pub http: reqwest::Client,
     pub facts: ServerFacts,
     pub model: Option<String>,
@@ -54,9 +54,10 @@ impl Site {
                 (launched.url.clone(), Some(launched))
             }
         };
-        let http = transport(opening.spec.timeout.connect, &base).context("the HTTP client cannot start")?;
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !key.is_empty());
-        let models = models(&http, &base, api_key.as_deref(), opening.ready_timeout).await.exit_with(Exit::Target)?;
+        let headers = common_headers(&opening.spec.request.headers, api_key.as_deref()).exit_with(Exit::Usage)?;
+        let http = transport(opening.spec.timeout.connect, &base, headers).context("the HTTP client cannot start")?;
+        let models = models(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
         let facts = target::ask(&http, &base).await;
         let continuous_usage = opening.spec.request.api != Api::Generate;
@@ -120,7 +121,7 @@ impl Site {
     }
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
-        let refused = |why: String| TargetError::Refused { url: self.base.clone(), why };
+        let refused = |why: String| TargetError::refused(&self.base, why);
         let client =
             self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
@@ -135,9 +136,9 @@ impl Site {
         let url = self.url(spec.request.api);
         let said = turn.detail.clone().unwrap_or_else(|| failure.to_string());
         let why = match failure {
-            Failure::Connect | Failure::Tls => return Err(TargetError::Unreachable { url, why: said }),
-            Failure::Http(404 | 405) => format!(
-                "404 ({said}): no such route or model here; check the base URL and --model, or choose another route \
+            Failure::Connect | Failure::Tls => return Err(TargetError::unreachable(&url, said)),
+            Failure::Http(status @ (404 | 405)) => format!(
+                "{status} ({said}): no such route or model here; check the base URL and --model, or choose another route \
                  with --api chat, completions or generate"
             ),
             Failure::Http(status @ (401 | 403)) => {
@@ -146,20 +147,15 @@ impl Site {
             Failure::Http(status) => format!("refused the probe with {status}: {said}"),
             _ => format!("the probe failed ({failure}): {said}"),
         };
-        Err(TargetError::Refused { url, why })
+        Err(TargetError::refused(&url, why))
     }
 }
 
 /// Waits until the server answers at all, for as long as it may take.
-async fn models(
-    http: &reqwest::Client,
-    base: &str,
-    api_key: Option<&str>,
-    ready_timeout: Duration,
-) -> Result<Vec<String>, TargetError> {
+async fn models(http: &reqwest::Client, base: &str, ready_timeout: Duration) -> Result<Vec<String>, TargetError> {
     let deadline = tokio::time::Instant::now() + ready_timeout;
     loop {
-        match target::models(http, base, api_key).await {
+        match target::models(http, base).await {
             Err(TargetError::Unreachable { .. }) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
@@ -174,7 +170,7 @@ fn choose_model(base: &str, asked: Option<&str>, served: &[String]) -> Result<Op
     let is_known = served.is_empty() || served.iter().any(|name| name == asked || name == "unknown");
     if !is_known {
         let why = format!("the model `{asked}` is not served here; --model takes one of: {}", served.join(", "));
-        return Err(TargetError::Refused { url: base.to_owned(), why });
+        return Err(TargetError::refused(base, why));
     }
     Ok(Some(asked.to_owned()))
 }

@@ -69,12 +69,37 @@ struct Inner {
     cancel: CancellationToken,
 }
 
+/// The headers of every request of a run, on whatever route. A profile that names its own authorization means it, so it
+/// beats `api_key`, which comes from the environment.
+///
+/// # Errors
+/// When a header is malformed.
+pub fn common_headers(profile: &BTreeMap<String, String>, api_key: Option<&str>) -> Result<HeaderMap, ClientError> {
+    let mut headers = HeaderMap::new();
+    // A compressor would hold tokens back.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Some(key) = api_key {
+        let wrong = |_| ClientError::Header { name: "authorization".into() };
+        let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    for (name, value) in profile {
+        let wrong = || ClientError::Header { name: name.clone() };
+        let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value);
+    }
+    Ok(headers)
+}
+
 /// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
 ///
 /// # Errors
 /// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str) -> Result<reqwest::Client, reqwest::Error> {
+pub fn transport(connect_timeout: Duration, url: &str, headers: HeaderMap) -> Result<reqwest::Client, reqwest::Error> {
     let builder = reqwest::Client::builder()
+        .default_headers(headers)
         .no_proxy()
         .http1_only()
         .retry(reqwest::retry::never())
@@ -98,26 +123,14 @@ impl Client {
     /// # Errors
     /// When a header is malformed or TLS cannot be set up.
     pub fn new(settings: Settings, clock: Clock, cancel: CancellationToken) -> Result<Self, ClientError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // A compressor would hold tokens back.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        for (name, value) in &settings.headers {
-            let wrong = || ClientError::Header { name: name.clone() };
-            headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value.parse().map_err(|_| wrong())?);
-        }
-        if let Some(key) = &settings.api_key {
-            let wrong = |_| ClientError::Header { name: "authorization".into() };
-            let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
+        let mut headers = common_headers(&settings.headers, settings.api_key.as_deref())?;
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let key_headers = settings
             .key_headers
             .iter()
             .map(|name| name.parse().map_err(|_| ClientError::Header { name: name.clone() }))
             .collect::<Result<_, _>>()?;
-        let http = transport(settings.connect_timeout, &settings.url)?;
+        let http = transport(settings.connect_timeout, &settings.url, HeaderMap::new())?;
         Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
     }
 

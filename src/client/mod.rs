@@ -7,6 +7,6 @@ mod machine;
 mod network;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, transport};
+pub use http::{Client, ClientError, Settings, common_headers, transport};
 pub use machine::{End, Machine};
 pub use network::classify;
