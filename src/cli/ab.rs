@@ -53,14 +53,17 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
     let spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
     if metric(&spec.primary).is_none() {
-        anyhow::bail!(super::facts::unknown_metric(&spec.primary));
+        return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
+    let targets: Vec<_> = spec.arms.iter().map(|arm| &arm.target).collect();
+    let moot = super::site::check_targets(&targets, &spec.run, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let dir =
         ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
+    say::notes(&moot);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
     let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
@@ -68,7 +71,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
-        say::result(&render::terminal(&render::comparison(&comparison)));
+        say::result(&render::terminal(&render::comparison(&comparison)))?;
         exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);

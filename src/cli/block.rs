@@ -217,7 +217,7 @@ impl Block<'_> {
     fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
             .client(self.spec, clock, stop.cut.clone())
-            .map_err(|why| TargetError::refused(&self.site.base, format!("{why:#}")))
+            .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 
     fn load(&self, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {

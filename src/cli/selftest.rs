@@ -63,7 +63,7 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
     interrupt::block_on(Duration::ZERO, |stop| async move {
         let interval = Duration::from_secs(1) / args.rate.get();
         let mut best = None;
-        say::result(&Step::header());
+        say::result(&Step::header())?;
         for streams in &args.streams {
             if let Some(limit) = file_limit().filter(|limit| u64::from(streams.get()) + OTHER_FILES > *limit) {
                 say::note(&format!(
@@ -75,14 +75,14 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
             let step = measure(args, *streams, &mut truth, &stop).await;
             truth.stop().await;
             let step = step?;
-            say::result(&step.line());
+            say::result(&step.line())?;
             if step.worst() <= BOUND_US {
                 best = Some(step);
             } else if step.worst() > 100.0 * BOUND_US {
                 break;
             }
         }
-        say::result(&verdict(args, best.as_ref()));
+        say::result(&verdict(args, best.as_ref()))?;
         Ok(Exit::Ok)
     })
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::exit::{Exit, ExitWith as _};
 use crate::client::{Client, Settings, Shape, common_headers, transport};
 use crate::clock::Clock;
-use crate::profile::{Api, RunSpec, SimSpec, Target};
+use crate::profile::{Api, ProfileError, RunSpec, SimSpec, Target, raw};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
 use crate::text::Vocabulary;
@@ -122,8 +122,9 @@ impl Site {
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
         let refused = |why: String| TargetError::refused(&self.base, why);
-        let client =
-            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
+        let client = self
+            .client(spec, Clock::wall(), CancellationToken::new())
+            .map_err(|why| refused(super::say::words(&why)))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 2);
@@ -173,6 +174,27 @@ fn choose_model(base: &str, asked: Option<&str>, served: &[String]) -> Result<Op
         return Err(TargetError::refused(base, why));
     }
     Ok(Some(asked.to_owned()))
+}
+
+/// Checks what a simulated server would only say after its start; notes of settings that change nothing.
+///
+/// # Errors
+/// When a simulated target, or `[sim]`, names what does not exist.
+pub(super) fn check_targets(targets: &[&Target], spec: &RunSpec, sim: &raw::Sim) -> Result<Vec<String>, ProfileError> {
+    let wrong = |text: String, why| ProfileError::Target { text, why };
+    let own = ["--preset=", "--prefix-affinity-guard="].into_iter().zip([&spec.sim.preset, &spec.sim.guard]);
+    let own = own.map(|(flag, value)| format!("{flag}{value}").into()).collect();
+    super::sim::check(own).map_err(|why| ProfileError::Value { key: "sim".to_owned(), why })?;
+    for target in targets {
+        if let Target::Sim { policy, settings } = target {
+            let arguments = sim_arguments(policy, settings, &spec.sim, spec);
+            super::sim::check(arguments).map_err(|why| wrong(target.to_string(), why))?;
+        }
+    }
+    let is_simulated = targets.iter().any(|target| matches!(target, Target::Sim { .. }));
+    let moot = [("sim.time_scale", sim.time_scale.is_some()), ("sim.guard", sim.guard.is_some())];
+    let moot = moot.into_iter().filter(|(_, is_given)| *is_given && !is_simulated);
+    Ok(moot.map(|(key, _)| format!("`{key}` changes nothing: no target is a simulated server")).collect())
 }
 
 /// The command line of a simulated server. Settings of the target beat those of the profile.
