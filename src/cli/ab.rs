@@ -15,7 +15,7 @@ use crate::compare::{BlockResult, Comparison, compare};
 use crate::drive::Stop;
 use crate::experiment::{self, offset};
 use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
-use crate::report::{State, Verdict, metric};
+use crate::report::{State, Verdict, metric, public_experiment};
 use crate::store::{self, BlockState, Experiment, ExperimentDir};
 use crate::text::Vocabulary;
 use crate::{render, workload};
@@ -53,14 +53,17 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
     let spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
     if metric(&spec.primary).is_none() {
-        anyhow::bail!(super::facts::unknown_metric(&spec.primary));
+        return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
+    let targets: Vec<_> = spec.arms.iter().map(|arm| &arm.target).collect();
+    let moot = super::site::check_targets(&targets, &spec.run, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let dir =
         ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
+    say::notes(&moot);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
     let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
@@ -68,7 +71,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
-        say::result(&render::terminal(&render::comparison(&comparison)));
+        say::result(&render::terminal(&render::comparison(&comparison)))?;
         exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
@@ -180,7 +183,7 @@ impl Trial<'_> {
                 dir: String::new(),
             }
         });
-        Ok(Experiment::new(serde_json::to_value(self.spec)?, listed.collect()))
+        Ok(Experiment::new(serde_json::to_value(public_experiment(self.spec.clone()))?, listed.collect()))
     }
 }
 

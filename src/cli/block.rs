@@ -20,6 +20,7 @@ use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, 
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
+use crate::units::public_address;
 use crate::workload::{Observing, Plan, Prompter};
 
 /// What one block runs.
@@ -59,7 +60,7 @@ impl Block<'_> {
         progress.stage("warm-up");
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
-        let notes = self.flush().await.exit_with(Exit::Target)?;
+        let mut notes = self.flush().await.exit_with(Exit::Target)?;
         let before = self.scrape().await;
         progress.start();
         let witness = Witness::start();
@@ -67,6 +68,7 @@ impl Block<'_> {
         let seen = witness.end().await;
         let after = self.scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
+        notes.extend(self.silent(&before, &after));
         let report = recorded.accumulator.finish(Closing {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
@@ -147,7 +149,7 @@ impl Block<'_> {
         let (_, failed) = tokio::join!(driving, watching);
         failed.map_or(Ok(()), |(kind, detail)| {
             let why = format!("every warm-up turn failed ({kind}): {}", detail.unwrap_or_default());
-            Err(TargetError::Refused { url: self.site.base.clone(), why })
+            Err(TargetError::refused(&self.site.base, why))
         })
     }
 
@@ -165,7 +167,7 @@ impl Block<'_> {
                     "the flush was refused ({said}); wait until the server is idle, or measure its cache as it is with \
                      --no-flush-cache"
                 );
-                Err(TargetError::Refused { url: self.site.base.clone(), why })
+                Err(TargetError::refused(&self.site.base, why))
             }
         }
     }
@@ -213,7 +215,7 @@ impl Block<'_> {
     fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
             .client(self.spec, clock, stop.cut.clone())
-            .map_err(|why| TargetError::Refused { url: self.site.base.clone(), why: format!("{why:#}") })
+            .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 
     fn load(&self, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
@@ -224,12 +226,31 @@ impl Block<'_> {
     /// The target and the further addresses, each with its scrape.
     async fn scrape(&self) -> BTreeMap<String, Scrape> {
         let mut scrapes = BTreeMap::new();
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+        for (name, source) in self.sources() {
             if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(source.clone(), scrape);
+                scrapes.insert(name, scrape);
             }
         }
         scrapes
+    }
+
+    /// A note for each `--metrics-url` that told nothing at the start or at the end.
+    fn silent(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<String> {
+        let further = self.sources().into_iter().skip(1);
+        let silent = further.filter(|(name, _)| !(before.contains_key(name) && after.contains_key(name)));
+        silent.map(|(name, _)| format!("`--metrics-url` {name} told no counters: is this its address?")).collect()
+    }
+
+    /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
+    fn sources(&self) -> Vec<(String, &str)> {
+        let mut sources: Vec<(String, &str)> = vec![];
+        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+            let shown = public_address(source);
+            let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
+            let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
+            sources.push((name, source));
+        }
+        sources
     }
 }
 

@@ -42,12 +42,11 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     };
     let baseline = args.baseline.as_ref().unwrap_or(&baseline);
     let comparison = compare(&results, baseline, &controls).exit_with(Exit::Usage)?;
-    let text = match args.format {
-        Format::Table => render::terminal(&render::comparison(&comparison)),
-        Format::Markdown => render::markdown(&render::comparison(&comparison)),
-        Format::Json => serde_json::to_string_pretty(&comparison)?,
-    };
-    say::result(&text);
+    match args.format {
+        Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
+        Format::Markdown => say::result(&render::markdown(&render::comparison(&comparison)))?,
+        Format::Json => say::json(&serde_json::to_string_pretty(&comparison)?)?,
+    }
     Ok(exit_of(&comparison))
 }
 

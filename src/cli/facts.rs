@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::site::Site;
 use crate::profile::RunSpec;
 use crate::record::{Place, TurnRecord};
-use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, metrics};
+use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, hide_fields, metrics};
 use crate::text::{TextError, Vocabulary};
+use crate::units::public_address;
 use crate::workload::{self, Observing, Plan};
 
 /// How a reply without usage is counted.
@@ -82,8 +83,10 @@ pub(super) fn observed(observing: &Observing<Place>) -> Option<ObservedOracle> {
 
 pub(super) fn server(site: &Site) -> ServerFacts {
     let facts = &site.facts;
+    let mut info = facts.info.clone();
+    info.iter_mut().for_each(hide_fields);
     ServerFacts {
-        address: Some(site.base.clone()),
+        address: Some(public_address(&site.base)),
         kind: facts.kind.clone(),
         version: facts.version.clone(),
         model: site.model.clone(),
@@ -92,7 +95,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
         kv_tokens_per_rank: facts.kv_tokens_per_rank,
         kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
         page_tokens: facts.page_tokens,
-        info: facts.info.clone(),
+        info,
         ..ServerFacts::default()
     }
 }

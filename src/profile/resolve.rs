@@ -9,6 +9,8 @@ use super::{
     ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw, target,
 };
 
+use crate::units::public_address;
+
 type Checked<T> = Result<T, ProfileError>;
 
 /// What the profile does not say and the command does.
@@ -35,7 +37,7 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
     let workload = workload_spec(workload, context)?;
     let spec = RunSpec {
         name: context.name.clone(),
-        key: key_spec(key, workload.turns),
+        key: key_spec(key, workload.turns)?,
         request: request_spec(request)?,
         load: load_spec(load)?,
         timeout: timeout_spec(timeout)?,
@@ -97,11 +99,16 @@ fn workload_spec(raw: &raw::Workload, context: &Context) -> Checked<WorkloadSpec
             _ => ProfileError::value("workload.kind", format!("\"{kind}\" is no kind of workload: give \"gsp\"")),
         });
     }
+    let ratio_is_given = raw.range_ratio.is_some();
     let ratio = raw.range_ratio.unwrap_or(1.0);
     if !(0.0..=1.0).contains(&ratio) {
         return Err(ProfileError::value("workload.range_ratio", format!("{ratio} is out of range: give 0 to 1")));
     }
     let length = |key: &str, raw: Option<raw::Length>, default: u32, least: u32| {
+        if ratio_is_given && matches!(raw, Some(raw::Length::Between { .. })) {
+            let why = "min and max say the range already: leave out `workload.range_ratio`, or give one number";
+            return Err(ProfileError::value(key, why));
+        }
         length(key, raw.unwrap_or(raw::Length::Exactly(default)), ratio, least)
     };
     let turns = at_least_one("workload.turns", raw.turns.unwrap_or(1))?;
@@ -183,15 +190,48 @@ fn history(raw: Option<&str>, turns: NonZeroU32, context: &Context) -> Checked<H
     }
 }
 
-fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> KeySpec {
+fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> Checked<KeySpec> {
     let by = if turns.get() == 1 { KeyScope::Group } else { KeyScope::Session };
     let headers = || ["x-smg-routing-key", "x-session-id"].map(str::to_owned).to_vec();
-    KeySpec {
+    let headers = raw.headers.clone().unwrap_or_else(headers);
+    headers.iter().try_for_each(|name| check_header("key.headers", name, ""))?;
+    Ok(KeySpec {
         by: raw.by.unwrap_or(by),
         salt: raw.salt.unwrap_or(0),
-        headers: raw.headers.clone().unwrap_or_else(headers),
+        headers,
         body_field: Some(raw.body_field.clone().unwrap_or_else(|| "routing_key".to_owned())).filter(|f| !f.is_empty()),
+    })
+}
+
+/// Body fields that this program writes itself, with the way out; a second one of a name would be read by some servers and
+/// not by others.
+const RESERVED: [(&str, &str); 7] = [
+    ("messages", "the workload writes the prompt: leave it out"),
+    ("prompt", "the workload writes the prompt: leave it out"),
+    ("text", "the workload writes the prompt: leave it out"),
+    ("input_ids", "the workload writes the prompt: use `request.prompt_as` = \"ids\""),
+    ("stream", "every request is streamed: leave it out"),
+    ("model", "use `request.model`, or --model"),
+    ("rid", "each turn has an id of its own: leave it out"),
+];
+
+/// Headers that the connection writes itself.
+const FRAMING: [&str; 9] =
+    ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+fn check_header(key: &str, name: &str, value: &str) -> Checked<()> {
+    let refused = |why: &str| Err(ProfileError::value(key, format!("`{name}`: {why}")));
+    if reqwest::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        return refused("no name that HTTP allows: letters, digits and dashes");
     }
+    if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
+        return refused("the connection writes this header itself: leave it out");
+    }
+    // The value may be a secret, and is not repeated.
+    if reqwest::header::HeaderValue::from_str(value).is_err() {
+        return refused("its value holds characters that HTTP does not allow: give printable ASCII");
+    }
+    Ok(())
 }
 
 fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
@@ -214,8 +254,13 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
             "several choices a request cannot be timed: leave `n` out",
         ));
     }
-    if extra_body.get("stream").is_some_and(|stream| stream != true) {
-        return Err(ProfileError::value("request.extra_body.stream", "every request is streamed: leave it out"));
+    for (field, way_out) in RESERVED {
+        if extra_body.contains_key(field) {
+            return Err(ProfileError::value(&format!("request.extra_body.{field}"), way_out));
+        }
+    }
+    for (name, value) in &raw.headers {
+        check_header("request.headers", name, value)?;
     }
     let insecure = raw.insecure.unwrap_or(false);
     if insecure && raw.ca_file.is_some() {
@@ -299,6 +344,13 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
 }
 
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
+    for url in raw.metrics_urls.iter().flatten() {
+        let is_http = reqwest::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+        if !is_http {
+            let why = format!("`{}` is no address: give http://HOST:PORT", public_address(url));
+            return Err(ProfileError::value("server.metrics_urls", why));
+        }
+    }
     Ok(ServerSpec {
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
         flush: raw.flush.unwrap_or(true),

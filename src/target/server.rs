@@ -68,16 +68,12 @@ fn facts(info: Value) -> ServerFacts {
 ///
 /// # Errors
 /// When nothing answers at this address, or it asks for credentials.
-pub async fn models(http: &reqwest::Client, base: &str, api_key: Option<&str>) -> Result<Vec<String>, TargetError> {
+pub async fn models(http: &reqwest::Client, base: &str) -> Result<Vec<String>, TargetError> {
     let url = join(base, "/v1/models");
-    let mut request = http.get(&url).timeout(PATIENCE);
-    if let Some(key) = api_key {
-        request = request.bearer_auth(key);
-    }
-    let reply = request.send().await.map_err(|why| unreachable(&url, &why))?;
+    let reply = http.get(&url).timeout(PATIENCE).send().await.map_err(|why| unreachable(&url, &why))?;
     if matches!(reply.status().as_u16(), 401 | 403) {
         let why = format!("{}: put the server's key into OPENAI_API_KEY", reply.status());
-        return Err(TargetError::Refused { url, why });
+        return Err(TargetError::refused(&url, why));
     }
     let Ok(Value::Object(list)) = serde_json::from_slice(&reply.bytes().await.unwrap_or_default()) else {
         return Ok(Vec::new());
@@ -117,7 +113,7 @@ fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
     } else {
         cause.map_or_else(|| why.to_string(), ToString::to_string)
     };
-    TargetError::Unreachable { url: url.to_owned(), why }
+    TargetError::unreachable(url, why)
 }
 
 #[cfg(test)]

@@ -67,6 +67,73 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
 }
 
 #[test]
+fn what_cannot_be_is_usage_and_leaves_no_directory() {
+    let url = ["--target", "http://127.0.0.1:1"];
+    let cases: [(&[&str], &[&str]); 12] = [
+        (&["--target", "sim:nope"], &["`sim:nope`", "'nope'"]),
+        (&["--target", "sim:round_robin,colour=red"], &["--colour"]),
+        (&["--target", "sim:round_robin,guard=nope"], &["'nope'"]),
+        (&["--target", "sim:round_robin", "--set", "sim.preset=nope"], &["`sim`", "nope"]),
+        (&[url[0], url[1], "--set", "sim.guard=nope"], &["`sim`", "nope"]),
+        (&[url[0], url[1], "--header", "a b=c"], &["`a b`"]),
+        (&[url[0], url[1], "--header", "Transfer-Encoding=chunked"], &["transfer-encoding", "leave it out"]),
+        (&[url[0], url[1], "--set", "key.headers=[\"a b\"]"], &["`key.headers`", "`a b`"]),
+        (&[url[0], url[1], "--metrics-url", "nowhere"], &["`nowhere`", "http://"]),
+        (&[url[0], url[1], "--flush-cache", "--no-flush-cache"], &["--flush-cache", "--no-flush-cache"]),
+        (&[url[0], url[1], "--seed", "18446744073709551615"], &["--seed", "9223372036854775807"]),
+        (&[url[0], url[1], "--extra-request-body", "{\"messages\":[]}"], &["`request.extra_body.messages`"]),
+    ];
+    for (more, words) in cases {
+        refuses(&[&["run"], more].concat(), 2, words);
+    }
+    refuses(&["ab", "--set", "experiment.primary=nope"], 2, &["`nope` is no metric"]);
+    refuses(&["ab", "--arm", "a=sim:nope", "--arm", "b=sim:round_robin"], 2, &["`sim:nope`"]);
+}
+
+#[test]
+fn what_changes_nothing_is_said_and_a_dead_metrics_url_too() {
+    let server = Scripted::start(|seen| match seen.method.as_str() {
+        "POST" if !seen.path.starts_with("/flush") => {
+            Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let more = ["--time-scale=9", "--request-rate=inf", "--burstiness=1.0", "--metrics-url", &server.url];
+    let (exit, _, stderr) = gspbench(&small(&[&["--target", &server.url], &more[..]].concat()), dir.path());
+    assert_eq!(exit, 0, "{stderr}");
+    for word in ["`sim.time_scale` changes nothing", "--burstiness changes nothing", "told no counters"] {
+        assert!(stderr.contains(word), "`{word}`: {stderr}");
+    }
+}
+
+#[test]
+fn what_a_server_says_does_not_steer_the_terminal() {
+    let body = "{\"error\":{\"message\":\"a\\u001b[2Jb\\u009b31mc\"}} \u{1b}]0;x\u{7}";
+    let server = Scripted::start(move |seen| match seen.path.as_str() {
+        "/v1/models" => Answer::Whole(200, "application/json", "{}".to_owned()),
+        _ => Answer::Whole(400, "application/json", body.to_owned()),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, _, stderr) = gspbench(&small(&["--target", &server.url]), dir.path());
+    assert_eq!(exit, 3);
+    assert!(stderr.contains("400") && !stderr.chars().any(|c| c.is_control() && c != '\n'), "{stderr:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    for args in [&["profiles"][..], &["plan", "quick"], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_gspbench")).args(args).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("standard output") && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn a_wrong_profile_is_shown_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.toml");
