@@ -24,8 +24,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn spec(toml: &str) -> RunSpec {
-    let sizes =
-        "workload.system_tokens = 4\nworkload.question_tokens = 5\nworkload.output_tokens = 15\nworkload.seed = 7";
+    let sizes = "workload.system_tokens = 4\nworkload.question_tokens = 5\nworkload.output_tokens = 15\nworkload.seed = 7\nrequest.ignore_eos = false";
     let profile = profile::load("test", &format!("{toml}\n{sizes}"), &[]).unwrap();
     let context = profile::Context { name: "test".into(), drawn_seed: 7, compares_arms: false };
     profile::run_spec(&profile, &context).unwrap()
@@ -330,7 +329,8 @@ fn memory_of_a_run() {
         turn.first_frame_tokens = Some(1);
         turn.gaps = vec![Gap { us: 10_000, tokens: Some(1) }; 63];
         turn.place = Some(Place::Rank(Rank(u16::try_from(turn.session % 8).unwrap())));
-        (turn.outcome, turn.frames, turn.output_tokens, turn.prompt_tokens) = (Outcome::Complete, 64, Some(64), Some(9));
+        (turn.outcome, turn.frames, turn.output_tokens, turn.prompt_tokens) =
+            (Outcome::Complete, 64, Some(64), Some(9));
         turn
     });
     assert_eq!(report.totals.complete, u64::from(turns));
