@@ -67,6 +67,39 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
 }
 
 #[test]
+fn an_arm_that_dies_leaves_the_rounds_before_it_compared() {
+    // The second server takes one flush and refuses the next.
+    let serve = |flushes: usize| {
+        let left = std::sync::Mutex::new(flushes);
+        Scripted::start(move |seen| match (seen.method.as_str(), seen.path.starts_with("/flush")) {
+            ("POST", true) => {
+                let mut left = left.lock().unwrap();
+                *left = left.saturating_sub(1);
+                Answer::Whole(if *left == 0 { 500 } else { 200 }, "text/plain", "worn out".to_owned())
+            }
+            ("POST", false) => Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)),
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        })
+    };
+    let (steady, dying) = (serve(99), serve(2));
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (format!("a={}", steady.url), format!("b={}", dying.url));
+    let args = [&["ab", "--rounds=3", "--out=out", "--arm", &a, "--arm", &b], &SMALL[..]].concat();
+    let (exit, stdout, stderr) = gspbench(&args, dir.path());
+    assert_eq!(exit, 3, "{stderr}");
+    assert!(stderr.contains("worn out") && stderr.contains("round 2") && stderr.contains("arm `b`"), "{stderr}");
+    assert!(stdout.contains("Mean TTFT"), "{stdout}");
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join("out").join(name)).unwrap()).unwrap()
+    };
+    let blocks = read("ab.json")["blocks"].clone();
+    let states: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["complete", "complete", "failed", "planned", "planned", "planned"]);
+    assert!(blocks[2]["reason"].as_str().unwrap().contains("worn out"));
+    assert_eq!(read("comparison.json")["rounds"], serde_json::json!([1]));
+}
+
+#[test]
 fn a_wrong_profile_is_shown_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.toml");
