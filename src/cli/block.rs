@@ -1,6 +1,6 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,9 @@ use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
+use crate::report::{
+    Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State, Unread, When,
+};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
@@ -71,6 +73,7 @@ impl Block<'_> {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
+            unread: self.unread(&before, &after),
             key_seen: KeySeen::Unknown,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -233,6 +236,18 @@ impl Block<'_> {
         }
         scrapes
     }
+
+    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    fn unread(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<Unread> {
+        let missing = |source: &String| match (before.contains_key(source), after.contains_key(source)) {
+            (true, true) => None,
+            (false, true) => Some(When::Before),
+            (true, false) => Some(When::After),
+            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
+        };
+        let sources = std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls);
+        sources.filter_map(|source| Some(Unread { when: missing(source)?, source: source.clone() })).collect()
+    }
 }
 
 fn limits(spec: &RunSpec) -> Limits {
@@ -256,8 +271,13 @@ fn at_once(limits: Limits, sessions: usize) -> Option<usize> {
 
 /// The growth of every counter, the target's own first.
 fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let earlier = |source| before.get(source).map_or(&[][..], |scrape| &scrape.counters);
-    after.iter().flat_map(|(source, scrape)| CounterDelta::between(source, earlier(source), &scrape.counters)).collect()
+    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |scrapes: &'_ BTreeMap<String, Scrape>, source: &String| {
+        scrapes.get(source).map(|scrape| scrape.counters.clone())
+    };
+    let between =
+        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
+    sources.into_iter().flat_map(between).collect()
 }
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {

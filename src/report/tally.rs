@@ -138,6 +138,7 @@ impl Tally {
         totals.output_estimated_turns += u64::from(turn.output_estimated);
         if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
             totals.cached_reported_turns += 1;
+            totals.cached_above_prompt_turns += u64::from(cached > prompt);
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
@@ -245,10 +246,16 @@ impl Tally {
             ttft_from_due_ms: summary(Latency::TtftFromDue),
             e2e_from_due_ms: summary(Latency::E2eFromDue),
             cache_hit_rate: HitRate {
-                value: totals.cached_tokens.and_then(|cached| ratio(cached, self.covered_prompt_tokens)),
+                value: self.hit_rate(),
                 coverage: ratio(totals.cached_reported_turns, totals.complete),
             },
         }
+    }
+
+    /// None also where a turn reports more than can be.
+    pub(super) fn hit_rate(&self) -> Option<f64> {
+        let cached = self.totals.cached_tokens.filter(|_| self.totals.cached_above_prompt_turns == 0)?;
+        ratio(cached, self.covered_prompt_tokens)
     }
 
     /// A row a place; ranks that served nothing have one too, once any turn names its rank.
@@ -307,7 +314,7 @@ impl PlaceTally {
             turns,
             prompt_tokens,
             cached_tokens,
-            hit_rate: cached_tokens.and_then(|cached| ratio(cached, covered_prompt_tokens)),
+            hit_rate: cached_tokens.and_then(|cached| ratio(cached, covered_prompt_tokens)).filter(|rate| *rate <= 1.0),
             output_tokens,
             ttft_ms: millis(&ttft),
             ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
@@ -328,6 +335,7 @@ impl Totals {
             planned_prompt_tokens,
             cached_tokens,
             cached_reported_turns,
+            cached_above_prompt_turns,
             output_tokens,
             planned_output_tokens,
             output_estimated_turns,
@@ -346,6 +354,7 @@ impl Totals {
         self.planned_prompt_tokens = sum(self.planned_prompt_tokens, planned_prompt_tokens);
         self.cached_tokens = sum(self.cached_tokens, cached_tokens);
         self.cached_reported_turns += cached_reported_turns;
+        self.cached_above_prompt_turns += cached_above_prompt_turns;
         self.output_tokens = sum(self.output_tokens, output_tokens);
         self.planned_output_tokens += planned_output_tokens;
         self.output_estimated_turns += output_estimated_turns;
