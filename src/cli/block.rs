@@ -61,7 +61,8 @@ impl Block<'_> {
         progress.stage("warm-up");
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
-        let notes = self.flush().await.exit_with(Exit::Target)?;
+        let mut notes = self.flush().await.exit_with(Exit::Target)?;
+        notes.extend(self.site.facts.notes.iter().cloned());
         let before = self.scrape().await;
         progress.start();
         let witness = Witness::start();
