@@ -62,6 +62,8 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
     refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
     refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
     refuses(&["run", "--target", "http://h:1", "--api", "grpc"], 2, &["--api", "grpc", "chat"]);
+    let for_ever = ["run", "--target", "http://h:1", "--ready-check-timeout-sec", "18446744073709551615"];
+    refuses(&for_ever, 2, &["--ready-check-timeout-sec", "18446744073709551615"]);
     refuses(&["ab", "--arm", "a=sim:round_robin"], 2, &["two arms"]);
     refuses(&["ab", "--arm", "a=sim:round_robin", "--arm", "b"], 2, &["`b`", "NAME=TARGET"]);
 }
@@ -84,7 +86,7 @@ fn an_arm_that_dies_leaves_the_rounds_before_it_compared() {
     let (steady, dying) = (serve(99), serve(2));
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (format!("a={}", steady.url), format!("b={}", dying.url));
-    let args = [&["ab", "--rounds=3", "--out=out", "--arm", &a, "--arm", &b], &SMALL[..]].concat();
+    let args = [&["ab", "--rounds=3", "--api=chat", "--out=out", "--arm", &a, "--arm", &b], &SMALL[..]].concat();
     let (exit, stdout, stderr) = gspbench(&args, dir.path());
     assert_eq!(exit, 3, "{stderr}");
     assert!(stderr.contains("worn out") && stderr.contains("round 2") && stderr.contains("arm `b`"), "{stderr}");

@@ -65,6 +65,24 @@ fn told(value: Value) -> Value {
 }
 
 #[test]
+fn one_block_given_twice_is_refused_and_not_dropped() {
+    let home = TempDir::new().unwrap();
+    let block = |experiment: &str, arm: &str| {
+        copy(&home, &format!("{experiment}/round-01/{arm}"), |run| {
+            run["manifest"]["arm"] = json!(arm);
+            run["manifest"]["round"] = json!(1);
+        })
+    };
+    let [a1, b1, a2, b2] = [("e1", "a"), ("e1", "b"), ("e2", "a"), ("e2", "b")].map(|(e, arm)| block(e, arm));
+    let both = gspbench(&["compare", "--format", "json"], &[&a1, &b1, &a2, &b2]);
+    let comparison: Value = serde_json::from_str(&both.out).unwrap();
+    assert_eq!((both.code, &comparison["rounds"]), (0, &json!([1, 2])), "{}", both.err);
+    let twice = gspbench(&["compare"], &[&a1, &b1, &a1]);
+    assert_eq!((twice.code, twice.out.as_str()), (2, ""));
+    assert!(twice.err.contains("both round 1 of the arm `a`"), "{}", twice.err);
+}
+
+#[test]
 fn a_run_that_was_killed_is_made_again_from_its_turns() {
     let home = TempDir::new().unwrap();
     let killed = copy(&home, "killed", |run| {
