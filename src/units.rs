@@ -57,6 +57,10 @@ impl std::ops::Add for Micros {
 #[serde(transparent)]
 pub struct Rank(pub u16);
 
+/// Most ranks of one server that are believed, or simulated: some things take memory for each. The largest deployments
+/// have hundreds.
+pub const MOST_RANKS: u32 = 4096;
+
 impl std::fmt::Display for Rank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)

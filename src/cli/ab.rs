@@ -76,7 +76,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));
-    Ok(exit)
+    done.failure.map_or(Ok(exit), Err)
 }
 
 /// An experiment about to run.
@@ -92,6 +92,8 @@ struct Done {
     results: Vec<BlockResult>,
     notes: Vec<String>,
     exit: Exit,
+    /// Why a block could not be run; none came after it.
+    failure: Option<anyhow::Error>,
 }
 
 impl Trial<'_> {
@@ -117,7 +119,7 @@ impl Trial<'_> {
     }
 
     async fn rounds(&self, sites: &[Site], stop: &Stop) -> anyhow::Result<Done> {
-        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok };
+        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok, failure: None };
         let blocks: Vec<_> = experiment::blocks(self.spec.rounds.get(), sites.len()).collect();
         let mut file = self.file(&blocks)?;
         self.dir.write_experiment(&file)?;
@@ -126,7 +128,17 @@ impl Trial<'_> {
             file.blocks[at].dir = self.dir.relative(&dir);
             file.blocks[at].state = BlockState::Running;
             self.dir.write_experiment(&file)?;
-            let Measured { report, notes } = self.block(*block, &sites[block.arm], stop, &dir).await?;
+            let Measured { report, notes } = match self.block(*block, &sites[block.arm], stop, &dir).await {
+                Ok(measured) => measured,
+                // What the other blocks have measured stands.
+                Err(why) => {
+                    file.blocks[at].state = BlockState::Failed;
+                    file.blocks[at].reason = Some(format!("{why:#}"));
+                    self.dir.write_experiment(&file)?;
+                    done.failure = Some(why.context(format!("round {}", block.round)));
+                    break;
+                }
+            };
             file.blocks[at].state = state_of(report.state, report.validity.verdict);
             self.dir.write_experiment(&file)?;
             let arm = self.spec.arms[block.arm].name.clone();
@@ -136,7 +148,8 @@ impl Trial<'_> {
             if report.state == State::Complete {
                 done.results.push(BlockResult { round: block.round, arm, report });
             }
-            if stop.sending.is_cancelled() {
+            // A signal that came after the last turn of a block has let that block end, but ends the experiment.
+            if stop.sending.is_cancelled() && at + 1 < blocks.len() {
                 done.exit = Exit::Interrupted;
                 break;
             }
@@ -181,6 +194,7 @@ impl Trial<'_> {
                 salt: spec.key.salt,
                 state: BlockState::Planned,
                 dir: String::new(),
+                reason: None,
             }
         });
         Ok(Experiment::new(serde_json::to_value(public_experiment(self.spec.clone()))?, listed.collect()))
@@ -220,11 +234,11 @@ async fn close(sites: Vec<Site>) {
     }
 }
 
-/// Compares what has run and writes it; nothing when an interrupt left no round with two arms.
+/// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
 fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
     let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
     let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
-        Err(_) if done.exit == Exit::Interrupted => return Ok(None),
+        Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,
     };
     dir.write_comparison(&comparison)?;

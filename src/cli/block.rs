@@ -1,6 +1,6 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,9 @@ use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
+use crate::report::{
+    Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State, Unread, When,
+};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
@@ -61,6 +63,7 @@ impl Block<'_> {
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
         let mut notes = self.flush().await.exit_with(Exit::Target)?;
+        notes.extend(self.site.facts.notes.iter().cloned());
         let before = self.scrape().await;
         progress.start();
         let witness = Witness::start();
@@ -68,11 +71,11 @@ impl Block<'_> {
         let seen = witness.end().await;
         let after = self.scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
-        notes.extend(self.silent(&before, &after));
         let report = recorded.accumulator.finish(Closing {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
+            unread: self.unread(&before, &after),
             key_seen: KeySeen::Unknown,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -234,13 +237,6 @@ impl Block<'_> {
         scrapes
     }
 
-    /// A note for each `--metrics-url` that told nothing at the start or at the end.
-    fn silent(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<String> {
-        let further = self.sources().into_iter().skip(1);
-        let silent = further.filter(|(name, _)| !(before.contains_key(name) && after.contains_key(name)));
-        silent.map(|(name, _)| format!("`--metrics-url` {name} told no counters: is this its address?")).collect()
-    }
-
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
     fn sources(&self) -> Vec<(String, &str)> {
         let mut sources: Vec<(String, &str)> = vec![];
@@ -251,6 +247,18 @@ impl Block<'_> {
             sources.push((name, source));
         }
         sources
+    }
+
+    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    fn unread(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<Unread> {
+        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
+            (true, true) => None,
+            (false, true) => Some(When::Before),
+            (true, false) => Some(When::After),
+            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
+        };
+        let sources = self.sources().into_iter();
+        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
     }
 }
 
@@ -276,8 +284,13 @@ fn at_once(limits: Limits, plan: &Plan) -> usize {
 
 /// The growth of every counter, the target's own first.
 fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let earlier = |source| before.get(source).map_or(&[][..], |scrape| &scrape.counters);
-    after.iter().flat_map(|(source, scrape)| CounterDelta::between(source, earlier(source), &scrape.counters)).collect()
+    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |scrapes: &'_ BTreeMap<String, Scrape>, source: &String| {
+        scrapes.get(source).map(|scrape| scrape.counters.clone())
+    };
+    let between =
+        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
+    sources.into_iter().flat_map(between).collect()
 }
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {

@@ -93,7 +93,10 @@ pub(super) fn server(site: &Site) -> ServerFacts {
         ranks: facts.ranks,
         load_balance_method: facts.load_balance_method.clone(),
         kv_tokens_per_rank: facts.kv_tokens_per_rank,
-        kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
+        kv_tokens_total: facts
+            .kv_tokens_per_rank
+            .zip(facts.ranks)
+            .and_then(|(tokens, ranks)| tokens.checked_mul(ranks.into())),
         page_tokens: facts.page_tokens,
         info,
         ..ServerFacts::default()

@@ -2,16 +2,29 @@
 //! After this no stage checks again.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{
     Api, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity,
     ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw, target,
 };
+use crate::units::MOST_RANKS;
 
 use crate::units::public_address;
 
 type Checked<T> = Result<T, ProfileError>;
+
+/// Longest span that a profile may give. Sums of some of them stay far from what a clock can hold.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Sessions a second.
+const RATES: RangeInclusive<f64> = 1e-6..=1e6;
+/// Shapes of a gamma distribution that floating point can draw from.
+const BURSTINESS: RangeInclusive<f64> = 1e-3..=1e6;
+/// How many times faster than real time a simulated server may run.
+const TIME_SCALES: RangeInclusive<f64> = 1e-3..=1e6;
+const MOST_KV_TOKENS: u64 = 1_000_000_000_000;
+const MOST_ROUNDS: u32 = 10_000;
 
 /// What the profile does not say and the command does.
 #[derive(Debug, Clone)]
@@ -72,7 +85,7 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
     if arms[0].control {
         return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
     }
-    let rounds = at_least_one("experiment.rounds", profile.experiment.rounds.unwrap_or(6))?;
+    let rounds = one_to("experiment.rounds", profile.experiment.rounds.unwrap_or(6), MOST_ROUNDS)?;
     let primary = profile.experiment.primary.clone().unwrap_or_else(|| "ttft_ms.mean".to_owned());
     Ok(ExperimentSpec { run, rounds, primary, threshold: 0.02, arms })
 }
@@ -287,9 +300,9 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
     let burstiness = raw.burstiness.unwrap_or(1.0);
     let gaps = match burstiness {
         f64::INFINITY => Gaps::Even,
-        shape if shape > 0.0 => Gaps::Gamma(shape),
+        shape if BURSTINESS.contains(&shape) => Gaps::Gamma(shape),
         _ => {
-            let why = format!("{burstiness}: give a number above 0; 1 is Poisson, inf is evenly spaced");
+            let why = format!("{burstiness}: give 0.001 to 1000000; 1 is Poisson, inf is evenly spaced");
             return Err(ProfileError::value("load.burstiness", why));
         }
     };
@@ -298,11 +311,11 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
             return Err(ProfileError::value("load.burstiness", "it shapes the gaps of a rate: give `load.rate` too"));
         }
         None => Pacing::Closed { sessions: cap.unwrap_or(const { NonZeroU32::new(32).expect("32 is not 0") }) },
-        Some(rate) if rate.is_finite() && rate > 0.0 => Pacing::Open { per_second: rate, gaps, sessions: cap },
+        Some(rate) if RATES.contains(&rate) => Pacing::Open { per_second: rate, gaps, sessions: cap },
         Some(rate) => {
             return Err(ProfileError::value(
                 "load.rate",
-                format!("{rate}: give sessions a second, above 0, or leave it out"),
+                format!("{rate}: give sessions a second, above 0 (0.000001 to 1000000), or leave it out"),
             ));
         }
     };
@@ -355,18 +368,16 @@ fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
         flush: raw.flush.unwrap_or(true),
         flush_timeout: span("server.flush_timeout", raw.flush_timeout.as_deref(), Duration::from_secs(60))?,
-        ranks: at_least_one("server.ranks", raw.ranks.unwrap_or(8))?,
-        kv_tokens_per_rank: raw.kv_tokens_per_rank.unwrap_or(1_050_000),
+        ranks: one_to("server.ranks", raw.ranks.unwrap_or(8), MOST_RANKS)?,
+        kv_tokens_per_rank: kv_tokens(raw.kv_tokens_per_rank.unwrap_or(1_050_000))?,
     })
 }
 
 fn sim_spec(raw: &raw::Sim) -> Checked<SimSpec> {
     let time_scale = raw.time_scale.unwrap_or(1.0);
-    if !(time_scale.is_finite() && time_scale > 0.0) {
-        return Err(ProfileError::value(
-            "sim.time_scale",
-            format!("{time_scale}: give how many times faster, above 0"),
-        ));
+    if !TIME_SCALES.contains(&time_scale) {
+        let why = format!("{time_scale}: give how many times faster, above 0 (0.001 to 1000000)");
+        return Err(ProfileError::value("sim.time_scale", why));
     }
     Ok(SimSpec {
         preset: raw.preset.clone().unwrap_or_else(|| "generic-8xh100".to_owned()),
@@ -407,13 +418,33 @@ fn at_least_one(key: &str, n: u32) -> Checked<NonZeroU32> {
     NonZeroU32::new(n).ok_or_else(|| ProfileError::value(key, "0 leaves nothing to do: give at least 1"))
 }
 
+fn one_to(key: &str, n: u32, most: u32) -> Checked<NonZeroU32> {
+    let n = at_least_one(key, n)?;
+    if n.get() > most {
+        return Err(ProfileError::value(key, format!("{n} is too large: give at most {most}")));
+    }
+    Ok(n)
+}
+
+fn kv_tokens(tokens: u64) -> Checked<u64> {
+    if !(1..=MOST_KV_TOKENS).contains(&tokens) {
+        let why = format!("{tokens} tokens: give what the cache of one rank holds, 1 to {MOST_KV_TOKENS}");
+        return Err(ProfileError::value("server.kv_tokens_per_rank", why));
+    }
+    Ok(tokens)
+}
+
 fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
     let Some(text) = text else { return Ok(default) };
     let wrong = || ProfileError::value(key, format!("\"{text}\" is no span: write it as \"90s\" or \"1m 30s\""));
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    humantime::parse_duration(text).map_err(|_| wrong())
+    let span = humantime::parse_duration(text).map_err(|_| wrong())?;
+    if span > LONGEST {
+        return Err(ProfileError::value(key, format!("\"{text}\" is too long: give at most 10 years, as in \"90s\"")));
+    }
+    Ok(span)
 }
 
 #[cfg(test)]

@@ -62,6 +62,8 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
     refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
     refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
     refuses(&["run", "--target", "http://h:1", "--api", "grpc"], 2, &["--api", "grpc", "chat"]);
+    let for_ever = ["run", "--target", "http://h:1", "--ready-check-timeout-sec", "18446744073709551615"];
+    refuses(&for_ever, 2, &["--ready-check-timeout-sec", "18446744073709551615"]);
     refuses(&["ab", "--arm", "a=sim:round_robin"], 2, &["two arms"]);
     refuses(&["ab", "--arm", "a=sim:round_robin", "--arm", "b"], 2, &["`b`", "NAME=TARGET"]);
 }
@@ -99,10 +101,11 @@ fn what_changes_nothing_is_said_and_a_dead_metrics_url_too() {
         _ => Answer::Whole(404, "application/json", "{}".to_owned()),
     });
     let dir = tempfile::tempdir().unwrap();
-    let more = ["--time-scale=9", "--request-rate=inf", "--burstiness=1.0", "--metrics-url", &server.url];
-    let (exit, _, stderr) = gspbench(&small(&[&["--target", &server.url], &more[..]].concat()), dir.path());
+    let more = ["--time-scale=9", "--request-rate=inf", "--burstiness=1.0", "--metrics-url", "http://127.0.0.1:1"];
+    let (exit, stdout, stderr) = gspbench(&small(&[&["--target", &server.url], &more[..]].concat()), dir.path());
     assert_eq!(exit, 0, "{stderr}");
-    for word in ["`sim.time_scale` changes nothing", "--burstiness changes nothing", "told no counters"] {
+    assert!(stdout.contains("could not be read"), "{stdout}");
+    for word in ["`sim.time_scale` changes nothing", "--burstiness changes nothing"] {
         assert!(stderr.contains(word), "`{word}`: {stderr}");
     }
 }
@@ -131,6 +134,39 @@ fn a_result_that_cannot_be_written_is_an_error() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("standard output") && stderr.lines().count() == 1, "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn an_arm_that_dies_leaves_the_rounds_before_it_compared() {
+    // The second server takes one flush and refuses the next.
+    let serve = |flushes: usize| {
+        let left = std::sync::Mutex::new(flushes);
+        Scripted::start(move |seen| match (seen.method.as_str(), seen.path.starts_with("/flush")) {
+            ("POST", true) => {
+                let mut left = left.lock().unwrap();
+                *left = left.saturating_sub(1);
+                Answer::Whole(if *left == 0 { 500 } else { 200 }, "text/plain", "worn out".to_owned())
+            }
+            ("POST", false) => Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)),
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        })
+    };
+    let (steady, dying) = (serve(99), serve(2));
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (format!("a={}", steady.url), format!("b={}", dying.url));
+    let args = [&["ab", "--rounds=3", "--api=chat", "--out=out", "--arm", &a, "--arm", &b], &SMALL[..]].concat();
+    let (exit, stdout, stderr) = gspbench(&args, dir.path());
+    assert_eq!(exit, 3, "{stderr}");
+    assert!(stderr.contains("worn out") && stderr.contains("round 2") && stderr.contains("arm `b`"), "{stderr}");
+    assert!(stdout.contains("Mean TTFT"), "{stdout}");
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join("out").join(name)).unwrap()).unwrap()
+    };
+    let blocks = read("ab.json")["blocks"].clone();
+    let states: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["complete", "complete", "failed", "planned", "planned", "planned"]);
+    assert!(blocks[2]["reason"].as_str().unwrap().contains("worn out"));
+    assert_eq!(read("comparison.json")["rounds"], serde_json::json!([1]));
 }
 
 #[test]
