@@ -338,31 +338,4 @@ mod tests {
         .unwrap();
         assert_eq!(at, Duration::from_millis(5));
     }
-
-    /// For `cargo test --release -- --ignored --nocapture pace_of`: how late single sends of a schedule are.
-    #[test]
-    #[ignore = "prints figures of this machine; asserts nothing"]
-    fn pace_of_five_thousand_a_second() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-        for name in ["tokio", "clock"] {
-            let clock = Clock::wall();
-            let mut late: Vec<u128> = runtime.block_on(async {
-                let mut late = vec![];
-                for at in 0..10_000_u32 {
-                    let due = Duration::from_micros(200) * at;
-                    if name == "tokio" {
-                        if clock.now() < due {
-                            tokio::time::sleep(due.saturating_sub(clock.now())).await;
-                        }
-                    } else {
-                        clock.sleep_until(due).await;
-                    }
-                    late.push((clock.now().saturating_sub(due)).as_micros());
-                }
-                late
-            });
-            late.sort_unstable();
-            println!("{name}: late by p50 {} µs, p99 {} µs, max {} µs", late[5_000], late[9_900], late[9_999]);
-        }
-    }
 }

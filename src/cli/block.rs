@@ -184,10 +184,8 @@ impl Block<'_> {
         let client = self.client(clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
         let load = self.load(prompter, clock, stop.clone());
+        client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
         let watch = Arc::clone(&load.watch);
-        if let Some(at_once) = at_once(load.limits, self.plan.sessions.len()) {
-            client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once).await;
-        }
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
         let recorder = Recorder {
             recorded: Recorded { accumulator, observing: Observing::new(&self.plan) },
@@ -270,9 +268,10 @@ fn limits(spec: &RunSpec) -> Limits {
     }
 }
 
-/// How many turns may leave in the first instant: the slots, where there are any.
-fn at_once(limits: Limits, sessions: usize) -> Option<usize> {
-    Some(limits.sessions?.min(limits.turns.unwrap_or(usize::MAX)).min(sessions))
+/// How many turns leave in the first instant, if the slots open all at once.
+fn at_once(limits: Limits, plan: &Plan) -> usize {
+    let slots = limits.sessions.filter(|_| limits.ramp_up.is_zero()).unwrap_or(0);
+    slots.min(limits.turns.unwrap_or(usize::MAX)).min(plan.sessions.len())
 }
 
 /// The growth of every counter, the target's own first.

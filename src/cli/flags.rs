@@ -83,6 +83,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("disable-ignore-eos", None, REQUEST, Fixed("request.ignore_eos", "false"), "Let replies end before the length asked for"),
     flag("extra-request-body", Some("JSON"), REQUEST, Custom(extra_body), "Fields to lay over every request body"),
     flag("header", Some("K=V"), REQUEST, Custom(header), "A header of every request; may be given several times"),
+    flag("ca-file", Some("PEM"), REQUEST, Text("request.ca_file"), "Trust these certificates, as those of a server that signed its own"),
+    flag("insecure", None, REQUEST, Fixed("request.insecure", "true"), "Trust any TLS certificate"),
     flag("max-concurrency", Some("N"), LOAD, Int("load.max_concurrency"), "Most sessions in flight, as bench_serving counts [default: 32 without a rate]"),
     flag("max-turns-in-flight", Some("N"), LOAD, Int("load.max_turns_in_flight"), "Most turns in flight"),
     flag("request-rate", Some("R"), LOAD, Custom(rate), "Sessions a second; inf: a session starts when another ends"),

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
-use crate::client::{Client, Settings, Shape, common_headers, transport};
+use super::say;
+use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
-use crate::profile::{Api, ProfileError, RunSpec, SimSpec, Target, raw};
+use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
 use crate::text::Vocabulary;
@@ -54,6 +54,10 @@ impl Site {
                 (launched.url.clone(), Some(launched))
             }
         };
+        let trust = trust(&opening.spec.request);
+        if trust == Trust::Anyone && base.starts_with("https://") {
+            say::note("TLS certificates are not verified (--insecure)");
+        }
         // One authorization a request: the profile's header beats a user in the address, which beats the environment.
         let profile = &opening.spec.request.headers;
         let has_own = profile.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
@@ -61,7 +65,7 @@ impl Site {
         let has_user = without_user(&base) != base;
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !(key.is_empty() || has_user));
         let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
-        let http = transport(opening.spec.timeout.connect, &base, headers).context("the HTTP client cannot start")?;
+        let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
         let models = models(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
         let facts = target::ask(&http, &base).await;
@@ -87,6 +91,7 @@ impl Site {
             key_headers: spec.key.headers.clone(),
             headers: spec.request.headers.clone(),
             api_key: self.api_key.clone(),
+            trust: trust(&spec.request),
             connect_timeout: spec.timeout.connect,
             first_byte_timeout: spec.timeout.first_byte,
             idle_timeout: spec.timeout.idle,
@@ -127,9 +132,8 @@ impl Site {
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
         let refused = |why: String| TargetError::refused(&self.base, why);
-        let client = self
-            .client(spec, Clock::wall(), CancellationToken::new())
-            .map_err(|why| refused(super::say::words(&why)))?;
+        let client =
+            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(say::words(&why)))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 2);
@@ -154,6 +158,14 @@ impl Site {
             _ => format!("the probe failed ({failure}): {said}"),
         };
         Err(TargetError::refused(&url, why))
+    }
+}
+
+fn trust(request: &RequestSpec) -> Trust {
+    match &request.ca_file {
+        _ if request.insecure => Trust::Anyone,
+        Some(path) => Trust::File(path.clone()),
+        None => Trust::Host,
     }
 }
 

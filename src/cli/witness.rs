@@ -63,7 +63,7 @@ async fn tick(mut ended: tokio::sync::oneshot::Receiver<()>) -> Distribution {
 }
 
 /// User and system time of all threads of this process.
-fn process_time() -> Duration {
+pub(super) fn process_time() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     let whole = u64::try_from(spent.tv_sec).unwrap_or(0);
     Duration::new(whole, u32::try_from(spent.tv_nsec).unwrap_or(0))

@@ -10,22 +10,27 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
 use super::deadline::Deadline;
+use super::dial;
+use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
+use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
-use crate::record::{Failure, TurnRecord};
+use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
-use crate::workload::Prompt;
+use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
+/// Header values shorter than this are words, not secrets, and hiding them would garble messages.
+const SECRET_LENGTH: usize = 8;
 /// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
 const OPENING: Duration = Duration::from_secs(3);
 
@@ -41,18 +46,10 @@ pub struct Settings {
     pub headers: BTreeMap<String, String>,
     /// Sent as a bearer token; kept out of every file and message.
     pub api_key: Option<String>,
+    pub trust: Trust,
     pub connect_timeout: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
-}
-
-/// A client that cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    #[error("header `{name}`: not a name and value that HTTP allows")]
-    Header { name: String },
-    #[error("the HTTP client cannot start: {0}")]
-    Build(#[from] reqwest::Error),
 }
 
 /// Sends turns. Clones share one connection pool.
@@ -67,54 +64,8 @@ struct Inner {
     key_headers: Vec<HeaderName>,
     clock: Clock,
     cancel: CancellationToken,
-}
-
-/// The headers of every request of a run, on whatever route. A profile that names its own authorization means it, so it
-/// beats `api_key`, which comes from the environment.
-///
-/// # Errors
-/// When a header is malformed.
-pub fn common_headers(profile: &BTreeMap<String, String>, api_key: Option<&str>) -> Result<HeaderMap, ClientError> {
-    let mut headers = HeaderMap::new();
-    // A compressor would hold tokens back.
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if let Some(key) = api_key {
-        let wrong = |_| ClientError::Header { name: "authorization".into() };
-        let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
-        bearer.set_sensitive(true);
-        headers.insert(AUTHORIZATION, bearer);
-    }
-    for (name, value) in profile {
-        let wrong = || ClientError::Header { name: name.clone() };
-        let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
-        value.set_sensitive(true);
-        headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value);
-    }
-    Ok(headers)
-}
-
-/// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
-///
-/// # Errors
-/// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str, headers: HeaderMap) -> Result<reqwest::Client, reqwest::Error> {
-    let builder = reqwest::Client::builder()
-        .default_headers(headers)
-        .no_proxy()
-        .http1_only()
-        .retry(reqwest::retry::never())
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true)
-        .connect_timeout(connect_timeout)
-        // SGLang closes idle connections after 5 s: never be the one that finds out.
-        .pool_idle_timeout(Duration::from_secs(4))
-        .pool_max_idle_per_host(usize::MAX);
-    if url.starts_with("https://") {
-        builder.build()
-    } else {
-        // Without TLS no CA bundle is needed, and a host that has none must not fail.
-        builder.tls_certs_only([]).build()
-    }
+    /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
+    fresh: OnceLock<reqwest::Client>,
 }
 
 impl Client {
@@ -130,8 +81,10 @@ impl Client {
             .iter()
             .map(|name| name.parse().map_err(|_| ClientError::Header { name: name.clone() }))
             .collect::<Result<_, _>>()?;
-        let http = transport(settings.connect_timeout, &settings.url, HeaderMap::new())?;
-        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel })))
+        let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
+        let http = builder.no_gzip().connector_layer(dial::Noting).build()?;
+        let fresh = OnceLock::new();
+        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel, fresh })))
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
@@ -159,13 +112,14 @@ impl Client {
     pub async fn send(&self, turn: TurnRecord, body: Bytes) -> (TurnRecord, String) {
         let inner = &*self.0;
         let sent = Arc::new(OnceLock::new());
+        let id = turn.id.clone();
         let headers = inner.turn_headers(&turn);
-        let mut machine = Machine::new(inner.settings.shape.request.api, turn);
+        let mut machine = Machine::new(inner.settings.shape.request.api, turn).hiding(inner.secrets());
         // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
         let cancel = inner.cancel.child_token();
         let end = tokio::select! {
             biased;
-            end = inner.exchange(&mut machine, headers, StampedBody { bytes: Some(body), sent: Arc::clone(&sent) }) => end,
+            end = inner.exchange(&mut machine, Request { id, headers, body, sent: Arc::clone(&sent) }) => end,
             () = cancel.cancelled() => End::Cancelled,
         };
         if let Some(at) = sent.get() {
@@ -190,11 +144,42 @@ impl Inner {
         headers
     }
 
-    async fn exchange(&self, machine: &mut Machine, headers: HeaderMap, body: StampedBody) -> End {
-        let Settings { url, connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
+    /// The key, and the values of headers that by their names hold one.
+    fn secrets(&self) -> Vec<String> {
+        let is_secret =
+            |name: &str| ["auth", "key", "cookie", "token"].iter().any(|word| name.to_lowercase().contains(word));
+        let headers =
+            self.settings.headers.iter().filter(|(name, value)| is_secret(name) && value.len() >= SECRET_LENGTH);
+        self.settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
+    }
+
+    /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the
+    /// instant in which it is used again: the request is then sent once more, on a connection of its own.
+    async fn respond(&self, machine: &mut Machine, request: Request) -> reqwest::Result<reqwest::Response> {
+        let (reply, dialed) = dial::watched(request.send(&self.http, &self.settings.url)).await;
+        machine.record().reused_connection = Some(!dialed);
+        match reply {
+            Err(why) if !dialed && network::is_lost(&why) => {
+                machine.record().resends += 1;
+                request.again(self.settings.shape.request.api).send(self.fresh(), &self.settings.url).await
+            }
+            reply => reply,
+        }
+    }
+
+    fn fresh(&self) -> &reqwest::Client {
+        let Settings { connect_timeout, url, trust, .. } = &self.settings;
+        self.fresh.get_or_init(|| {
+            let built = builder(*connect_timeout, url, trust)
+                .and_then(|builder| Ok(builder.no_gzip().pool_max_idle_per_host(0).build()?));
+            built.unwrap_or_else(|_| self.http.clone())
+        })
+    }
+
+    async fn exchange(&self, machine: &mut Machine, request: Request) -> End {
+        let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
         let mut deadline = Deadline::at(TokioInstant::now() + *connect_timeout + *first_byte_timeout);
-        let sending = self.http.post(url).headers(headers).body(reqwest::Body::wrap(body)).send();
-        let mut response = match deadline.bound(sending).await {
+        let mut response = match deadline.bound(self.respond(machine, request)).await {
             None => return first_byte_end(*first_byte_timeout),
             Some(Err(why)) => return network::end(&why),
             Some(Ok(response)) => response,
@@ -202,16 +187,26 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
+        let mut inflate = match Inflate::of(response.headers()) {
+            Ok(inflate) => inflate,
+            Err(why) => return End::Failed(Failure::Protocol, why.to_string()),
+        };
+        if !inflate.is_plain() {
+            record.note(Oddity::Compressed);
+        }
         // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
         response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
             match deadline.bound(response.chunk()).await {
                 Some(Ok(Some(bytes))) => {
-                    let at = TokioInstant::now();
-                    machine.feed(&bytes, self.clock.at(at.into_std()).into());
+                    let now = TokioInstant::now();
+                    let at = self.clock.at(now.into_std()).into();
+                    if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
+                        return End::Failed(Failure::Protocol, why.to_string());
+                    }
                     has_bytes = true;
-                    deadline.set(at + if machine.is_done() { DRAIN } else { *idle_timeout });
+                    deadline.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
                 }
                 Some(Ok(None)) => return End::Clean,
                 Some(Err(why)) => return network::end(&why),
@@ -234,6 +229,41 @@ fn first_byte_end(limit: Duration) -> End {
 
 fn idle_end(limit: Duration) -> End {
     End::Failed(Failure::IdleTimeout, format!("silence for {}", humantime::format_duration(limit)))
+}
+
+/// One request, which may have to be sent twice.
+#[derive(Debug)]
+struct Request {
+    id: String,
+    headers: HeaderMap,
+    body: Bytes,
+    /// The first poll of its first body.
+    sent: Arc<OnceLock<Instant>>,
+}
+
+impl Request {
+    fn send(
+        &self,
+        http: &reqwest::Client,
+        url: &str,
+    ) -> impl Future<Output = reqwest::Result<reqwest::Response>> + use<> {
+        let body = StampedBody { bytes: Some(self.body.clone()), sent: Arc::clone(&self.sent) };
+        http.post(url).headers(self.headers.clone()).body(reqwest::Body::wrap(body)).send()
+    }
+
+    /// The same under another id: a server that did see the first one refuses it while it lives.
+    fn again(mut self, api: Api) -> Self {
+        let id = format!("{}-again", self.id);
+        if let Ok(value) = HeaderValue::try_from(&id) {
+            self.headers.insert("x-request-id", value);
+        }
+        let named = |id: &str| format!("\"rid\":\"{id}\"");
+        let old = named(&self.id);
+        if let Some(at) = memchr::memmem::rfind(&self.body, old.as_bytes()).filter(|_| api == Api::Generate) {
+            self.body = [&self.body[..at], named(&id).as_bytes(), &self.body[at + old.len()..]].concat().into();
+        }
+        Self { id, ..self }
+    }
 }
 
 /// A body that notes when it is first asked for.
@@ -286,6 +316,8 @@ mod tests {
             ignore_eos: true,
             extra_body: serde_json::Map::new(),
             headers: BTreeMap::new(),
+            ca_file: None,
+            insecure: false,
         };
         let settings = Settings {
             url: url.to_owned(),
@@ -293,6 +325,7 @@ mod tests {
             key_headers: vec![],
             headers: BTreeMap::new(),
             api_key: None,
+            trust: Trust::Host,
             connect_timeout: Duration::from_secs(10),
             first_byte_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(10),

@@ -5,7 +5,7 @@
 //! refusal, a tool-call piece, or growth of the running token count; a role frame, a comment, an empty delta or a closing
 //! usage frame is none.
 
-use crate::record::{Failure, Gap, Outcome, Place, PlaceSource, TurnRecord};
+use crate::record::{Failure, Gap, Oddity, Outcome, Place, PlaceSource, TurnRecord};
 use crate::units::{Micros, Rank};
 use crate::wire::frame::{self, Frame};
 use crate::wire::{OpenAiEvents, SseDecoder};
@@ -13,6 +13,9 @@ use crate::workload::Api;
 
 /// Bytes of an error body that a record keeps.
 const DETAIL_LIMIT: usize = 200;
+
+/// Bytes of an error body that are looked through for its message.
+const ERROR_BODY_LIMIT: usize = 64 << 10;
 
 /// How the bytes ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,12 @@ pub struct Machine {
     api: Api,
     record: TurnRecord,
     decoder: SseDecoder,
+    /// The body of a status that is no success, as it came: a web server's page is no event stream.
+    error_body: Vec<u8>,
+    /// When bytes last came.
+    fed: Option<Micros>,
+    /// What no message may repeat.
+    secrets: Vec<String>,
     events: OpenAiEvents,
     state: State,
 }
@@ -48,13 +57,25 @@ struct State {
     unreadable: Option<String>,
     events: u32,
     is_done: bool,
+    /// Events spoke of several choices.
+    has_other_choices: bool,
+    /// The native route sends what is new in each frame, not the whole text.
+    sends_deltas: bool,
 }
 
 impl Machine {
     /// A machine for the reply to a request that left as `record` says.
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
-        Self { api, record, decoder: SseDecoder::default(), events: OpenAiEvents::default(), state: State::default() }
+        let (decoder, events, state) = (SseDecoder::default(), OpenAiEvents::default(), State::default());
+        Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Vec::new(), events, state }
+    }
+
+    /// Hides these in what the record keeps of the server's words: some servers repeat the key that they refuse.
+    #[must_use]
+    pub fn hiding(mut self, secrets: Vec<String>) -> Self {
+        self.secrets = secrets;
+        self
     }
 
     /// The record so far.
@@ -65,8 +86,21 @@ impl Machine {
 
     /// Takes the bytes that were read at `at`.
     pub fn feed(&mut self, bytes: &[u8], at: Micros) {
-        let Self { api, record, decoder, events, state } = self;
+        if bytes.is_empty() {
+            return;
+        }
+        self.fed = Some(at);
+        if self.is_refused() {
+            let room = ERROR_BODY_LIMIT.saturating_sub(self.error_body.len());
+            self.error_body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+        let Self { api, record, decoder, events, state, .. } = self;
         decoder.push(bytes, |data| state.event(*api, events, record, data, at));
+    }
+
+    /// Whether the status says that there is no reply.
+    fn is_refused(&self) -> bool {
+        self.record.status.is_some_and(|status| !(200..300).contains(&status))
     }
 
     /// Whether `[DONE]` came: whatever follows says nothing more.
@@ -78,14 +112,12 @@ impl Machine {
     /// Ends the reply at `at`: how the turn ended, and the answer's text for the session's next turn.
     #[must_use]
     pub fn finish(mut self, end: End, at: Micros) -> (TurnRecord, String) {
-        let last = self.state.last;
-        if end == End::Clean {
-            // An event that lacks its blank line arrived with the last bytes, not with the end of the stream; its instant
-            // is unknown to within that, and only its content matters by now.
-            let Self { api, record, decoder, events, state } = &mut self;
-            decoder.finish(|data| state.event(*api, events, record, data, last.unwrap_or(at)));
-        }
-        let outcome = self.outcome(end);
+        let is_unreadable = self.state.unreadable.is_some();
+        // An event that lacks its blank line came with the last bytes, not with the end of the stream.
+        let Self { api, record, decoder, events, fed, state, .. } = &mut self;
+        decoder.finish(|data| state.event(*api, events, record, data, fed.unwrap_or(at)));
+        let tail_is_cut = !is_unreadable && self.state.unreadable.is_some();
+        let outcome = self.outcome(end, tail_is_cut);
         let Self { mut record, state, .. } = self;
         record.outcome = outcome;
         record.done_us = Some(at);
@@ -93,58 +125,93 @@ impl Machine {
         (record, state.text)
     }
 
-    fn outcome(&mut self, end: End) -> Outcome {
-        let (failure, detail) = match self.verdict(end) {
+    fn outcome(&mut self, end: End, tail_is_cut: bool) -> Outcome {
+        let (failure, detail) = match self.verdict(end, tail_is_cut) {
             Ok(outcome) => return outcome,
             Err(failed) => failed,
         };
-        self.record.detail = Some(shorten(&detail)).filter(|detail| !detail.is_empty());
+        let hidden = self.secrets.iter().fold(detail, |text, secret| text.replace(secret.as_str(), "(hidden)"));
+        self.record.detail = Some(shorten(&hidden)).filter(|detail| !detail.is_empty());
         Outcome::Failed(failure)
     }
 
-    /// The order matters: what the server says outweighs how its bytes ended.
-    fn verdict(&mut self, end: End) -> Result<Outcome, (Failure, String)> {
-        let stray = String::from_utf8_lossy(self.decoder.stray()).into_owned();
-        if let Some(status) = self.record.status.filter(|status| !(200..300).contains(status)) {
-            return Err((Failure::Http(status), error_of(&stray).unwrap_or(stray)));
+    /// The order matters: what the server says outweighs how its bytes ended, and a broken end outweighs what it broke.
+    fn verdict(&mut self, end: End, tail_is_cut: bool) -> Result<Outcome, (Failure, String)> {
+        let told = self.state.error.take();
+        if let Some(status) = self.record.status.filter(|_| self.is_refused()) {
+            let body = String::from_utf8_lossy(&self.error_body).into_owned();
+            return Err((Failure::Http(status), told.or_else(|| error_of(&body)).unwrap_or(body)));
         }
-        if self.record.finish.as_deref() == Some("abort") {
-            let why = self.state.error.take().unwrap_or_else(|| "finish_reason abort".to_owned());
-            return Err((Failure::Aborted, why));
+        if let Some(word @ ("abort" | "error")) = self.record.finish.as_deref() {
+            return Err((Failure::Aborted, told.unwrap_or_else(|| format!("finish_reason {word}"))));
         }
-        if let Some(error) = self.state.error.take().or_else(|| error_of(&stray)) {
+        if let Some(error) = told.or_else(|| error_of(&String::from_utf8_lossy(self.decoder.stray()))) {
             return Err((Failure::InBandError, error));
         }
         match end {
-            End::Cancelled => return Ok(Outcome::Cancelled),
-            // All output and its end were told before the connection broke.
-            End::Failed(..) if self.state.is_done => {}
-            End::Failed(failure, why) => return Err((failure, why)),
             End::Clean => {}
+            // All output and its end were told before the run or the connection ended.
+            End::Cancelled if self.state.is_done => {}
+            End::Failed(..) if self.state.is_done => self.record.note(Oddity::BrokenAfterDone),
+            End::Cancelled => return Ok(Outcome::Cancelled),
+            End::Failed(failure, why) => return Err((failure, why)),
         }
-        if let Some(unreadable) = self.state.unreadable.take() {
+        if let Some(unreadable) = self.state.unreadable.take().filter(|_| !tail_is_cut) {
             return Err((Failure::Protocol, unreadable));
         }
-        if self.state.events == 0 && !stray.is_empty() {
-            return Err((Failure::Protocol, format!("the reply is no event stream: {stray}")));
+        if !self.decoder.stray().is_empty() {
+            self.read_stray()?;
+        }
+        if self.state.has_other_choices {
+            let why = "the reply has several choices: ask for one, without `n`, `best_of` or a list of prompts";
+            return Err((Failure::Protocol, why.to_owned()));
         }
         if !self.state.is_done && self.record.finish.is_none() {
             return Err((Failure::Truncated, "the stream ended without [DONE] or a finish reason".to_owned()));
         }
-        if self.record.first_us.is_none() {
-            return Err((Failure::NoOutput, "the stream ended well and carried no output".to_owned()));
+        if self.state.last.is_none() {
+            return Err((Failure::NoOutput, "the reply ended well and carried no output".to_owned()));
         }
         Ok(Outcome::Complete)
+    }
+
+    /// What came beside the event stream: in its place, the whole reply of a server that does not stream.
+    fn read_stray(&mut self) -> Result<(), (Failure, String)> {
+        let Self { api, record, decoder, fed, state, .. } = self;
+        if state.events > 0 {
+            record.note(Oddity::StrayLines);
+            return Ok(());
+        }
+        match read(*api, decoder.stray()) {
+            Ok(frame) if frame.has_choice => state.whole_reply(*api, record, frame, *fed),
+            _ => {
+                let stray = String::from_utf8_lossy(decoder.stray());
+                return Err((Failure::Protocol, format!("the reply is no event stream: {stray}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(api: Api, data: &[u8]) -> Result<Frame<'_>, frame::FrameError> {
+    match api {
+        Api::Chat | Api::Completions => frame::parse_openai(data),
+        Api::Generate => frame::parse_generate(data),
     }
 }
 
 impl State {
     fn event(&mut self, api: Api, events: &mut OpenAiEvents, record: &mut TurnRecord, data: &[u8], at: Micros) {
+        let data = data.trim_ascii();
+        if data.is_empty() {
+            return;
+        }
         if self.is_done {
+            record.note(Oddity::AfterDone);
             return;
         }
         self.events += 1;
-        if data.trim_ascii() == b"[DONE]" {
+        if data == b"[DONE]" {
             self.is_done = true;
             return;
         }
@@ -152,19 +219,38 @@ impl State {
             Api::Chat | Api::Completions => events.read(data),
             Api::Generate => frame::parse_generate(data),
         };
-        match parsed {
-            Ok(frame) => self.frame(api, record, frame, at),
-            Err(why) => {
-                let text = String::from_utf8_lossy(data);
+        let why = match parsed {
+            Ok(frame) => return self.frame(api, record, frame, at),
+            Err(why) => why,
+        };
+        let text = String::from_utf8_lossy(data);
+        match read(api, text.as_bytes()) {
+            Ok(frame) => {
+                record.note(Oddity::InvalidUtf8);
+                self.frame(api, record, frame, at);
+            }
+            Err(_) => {
                 self.unreadable.get_or_insert_with(|| format!("{why}: {text}"));
             }
         }
     }
 
+    /// A reply that is one body: its end is known, its first token is not.
+    fn whole_reply(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Option<Micros>) {
+        record.note(Oddity::NotStreamed);
+        record.detail = Some("not streamed".to_owned());
+        let has_output = carries_output(&frame) || frame.completion_tokens.is_some_and(|tokens| tokens > 0);
+        self.facts(record, &frame);
+        if api != Api::Generate || !frame.text.as_deref().unwrap_or_default().is_empty() {
+            self.add_text(frame.text.as_deref());
+        }
+        self.last = at.filter(|_| has_output);
+    }
+
     fn frame(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Micros) {
         let grown = self.growth(record, &frame);
         let has_answer = match api {
-            Api::Generate => self.replace_text(frame.text.as_deref()),
+            Api::Generate => self.native_text(&frame, grown),
             Api::Chat | Api::Completions => self.add_text(frame.text.as_deref()) || frame.other_output,
         };
         let is_output = has_answer || frame.reasoning.is_some() || grown.is_some_and(|tokens| tokens > 0);
@@ -172,18 +258,24 @@ impl State {
             let is_answer = has_answer || frame.reasoning.is_none();
             self.output(record, grown, is_answer, at);
         }
-        if let Some(error) = frame.error {
-            self.error.get_or_insert(error);
+        self.facts(record, &frame);
+    }
+
+    /// What a frame says beside its text: the latest of each count, the first of each name.
+    fn facts(&mut self, record: &mut TurnRecord, frame: &Frame<'_>) {
+        if let Some(error) = &frame.error {
+            self.error.get_or_insert_with(|| error.clone());
         }
+        self.has_other_choices |= frame.other_choice;
         record.prompt_tokens = frame.prompt_tokens.or(record.prompt_tokens);
         record.cached_tokens = frame.cached_tokens.or(record.cached_tokens);
         record.reasoning_tokens = frame.reasoning_tokens.or(record.reasoning_tokens);
         record.output_tokens = frame.completion_tokens.or(record.output_tokens);
-        if let Some(finish) = frame.finish {
-            record.finish = Some(finish.into_owned());
+        if let Some(finish) = &frame.finish {
+            record.finish = Some(finish.clone().into_owned());
         }
         if record.request_id.is_none() {
-            record.request_id = frame.id.map(std::borrow::Cow::into_owned);
+            record.request_id = frame.id.as_deref().map(str::to_owned);
         }
         if let (Some(rank), None) = (frame.dp_rank, &record.place) {
             record.place = Some(Place::Rank(Rank(rank)));
@@ -231,14 +323,21 @@ impl State {
         !text.is_empty()
     }
 
-    /// The native route repeats the whole text in every frame; with `--incremental-streaming-output` it does not.
-    fn replace_text(&mut self, text: Option<&str>) -> bool {
-        let text = text.unwrap_or_default();
-        if let Some(new) = text.strip_prefix(self.text.as_str()) {
-            self.text.push_str(new);
-            return !new.is_empty();
+    /// The native route repeats the whole text in every frame; with `--incremental-streaming-output` it does not, which
+    /// shows in a list of ids as long as the count grew, or in a text that does not go on from the one before.
+    fn native_text(&mut self, frame: &Frame<'_>, grown: Option<u32>) -> bool {
+        let text = frame.text.as_deref().unwrap_or_default();
+        let lists_only_new = frame.listed_ids.is_some() && frame.listed_ids == grown && grown < frame.completion_tokens;
+        match text.strip_prefix(self.text.as_str()) {
+            Some(new) if !self.sends_deltas && !lists_only_new => {
+                self.text.push_str(new);
+                !new.is_empty()
+            }
+            _ => {
+                self.sends_deltas |= !text.is_empty();
+                self.add_text(Some(text))
+            }
         }
-        self.add_text(Some(text))
     }
 }
 

@@ -2,11 +2,15 @@
 
 mod body;
 mod deadline;
+mod dial;
 mod http;
+mod inflate;
 mod machine;
 mod network;
+mod transport;
 
 pub use body::{Shape, encode};
-pub use http::{Client, ClientError, Settings, common_headers, transport};
+pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
+pub use transport::{ClientError, Trust, common_headers, transport};

@@ -15,6 +15,11 @@ pub(super) fn end(error: &reqwest::Error) -> End {
     End::Failed(failure, cause)
 }
 
+/// Whether the connection broke before the head of the reply, so that a pooled one may have been closed all along.
+pub(super) fn is_lost(error: &reqwest::Error) -> bool {
+    !error.is_timeout() && matches!(classify(error).0, Failure::Reset | Failure::Truncated)
+}
+
 /// The kind of a transport error, and its innermost cause in words.
 #[must_use]
 pub fn classify(error: &reqwest::Error) -> (Failure, String) {

@@ -73,6 +73,8 @@ pub struct Request {
     pub ignore_eos: Option<bool>,
     pub extra_body: toml::Table,
     pub headers: BTreeMap<String, String>,
+    pub ca_file: Option<String>,
+    pub insecure: Option<bool>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]

@@ -246,7 +246,9 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
         Ok(serde_json::Value::Object(fields)) => fields,
         _ => return Err(ProfileError::value("request.extra_body", "not a table that JSON can hold")),
     };
-    if extra_body.get("n").is_some_and(|n| n != 1) {
+    let sampling = extra_body.get("sampling_params");
+    let choices = [Some(&extra_body), sampling.and_then(serde_json::Value::as_object)];
+    if choices.into_iter().flatten().any(|fields| fields.get("n").is_some_and(|n| n != 1)) {
         return Err(ProfileError::value(
             "request.extra_body.n",
             "several choices a request cannot be timed: leave `n` out",
@@ -260,6 +262,11 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
     for (name, value) in &raw.headers {
         check_header("request.headers", name, value)?;
     }
+    let insecure = raw.insecure.unwrap_or(false);
+    if insecure && raw.ca_file.is_some() {
+        let why = "it trusts anyone, so a certificate file says nothing: give one of the two";
+        return Err(ProfileError::value("request.insecure", why));
+    }
     Ok(RequestSpec {
         api: raw.api.unwrap_or(Api::Chat),
         chat_layout: raw.chat_layout.unwrap_or(ChatLayout::System),
@@ -270,6 +277,8 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
         ignore_eos: raw.ignore_eos.unwrap_or(true),
         extra_body,
         headers: raw.headers.clone(),
+        ca_file: raw.ca_file.as_ref().map(Into::into),
+        insecure,
     })
 }
 

@@ -109,6 +109,12 @@ pub struct RequestSpec {
     pub ignore_eos: bool,
     pub extra_body: serde_json::Map<String, serde_json::Value>,
     pub headers: BTreeMap<String, String>,
+    /// PEM file of the certificates to trust, in place of the host's store.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// Whether any TLS certificate will do.
+    #[serde(default)]
+    pub insecure: bool,
 }
 
 /// The route in use.

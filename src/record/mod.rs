@@ -2,12 +2,14 @@
 //! One [`TurnRecord`] is one line of `requests.jsonl`.
 
 mod load;
+mod oddity;
 mod outcome;
 mod place;
 mod server;
 mod turn;
 
 pub use load::{EndedBy, Marks};
+pub use oddity::Oddity;
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
 pub use server::{CounterRole, PlaceLoad, ServerCounter};

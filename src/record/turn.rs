@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Place, PlaceSource};
+use super::{Oddity, Outcome, Place, PlaceSource};
 use crate::units::Micros;
 
 /// Which turn of the plan: its group, its session within the group, its place in the conversation (from 0).
@@ -18,6 +18,9 @@ impl std::fmt::Display for TurnId {
         write!(f, "g{}-s{}-t{}", self.group, self.session, self.turn)
     }
 }
+
+/// Output within this span is one delivery, not a stream.
+const AT_ONCE: Micros = Micros(1_000);
 
 /// The silence before one output frame after the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +81,9 @@ pub struct TurnRecord {
     pub request_id: Option<String>,
     pub reused_connection: Option<bool>,
     pub resends: u32,
+    /// What the reply did beside the protocol, each kind once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub oddities: Vec<Oddity>,
     /// Gaps between output frames, in order; written to the file only on request, since it outweighs all the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "gaps_us")]
     pub gaps: Vec<Gap>,
@@ -119,6 +125,7 @@ impl TurnRecord {
             request_id: None,
             reused_connection: None,
             resends: 0,
+            oddities: Vec::new(),
             gaps: Vec::new(),
         }
     }
@@ -165,13 +172,29 @@ impl TurnRecord {
         Some(self.sent_us?.since(self.due_us))
     }
 
-    /// Time per output token in µs: (last − first) / (n − tokens of the first frame); none at n ≤ that.
+    /// Notes an oddity once.
+    pub fn note(&mut self, oddity: Oddity) {
+        if !self.oddities.contains(&oddity) {
+            self.oddities.push(oddity);
+        }
+    }
+
+    /// Whether several output frames came in one millisecond or less: a buffer before the client held the stream back, and
+    /// the time to its first token is the time to its last.
+    #[must_use]
+    pub fn came_at_once(&self) -> bool {
+        let span = self.first_us.zip(self.last_us).map(|(first, last)| last.since(first));
+        self.frames > 1 && span.is_some_and(|span| span <= AT_ONCE)
+    }
+
+    /// Time per output token in µs: (last − first) / (n − tokens of the first frame); none at n ≤ that, and none when all
+    /// output came at one instant, where a rate would be division by nothing.
     ///
     /// A first frame of unknown size counts as one token.
     #[must_use]
     pub fn tpot_us(&self) -> Option<f64> {
         let rest = self.output_tokens?.checked_sub(self.first_frame_tokens.unwrap_or(1)).filter(|n| *n > 0)?;
-        let span = self.last_us?.since(self.first_us?);
+        let span = Some(self.last_us?.since(self.first_us?)).filter(|span| *span > Micros(0))?;
         Some(span.as_secs() * 1e6 / f64::from(rest))
     }
 }
@@ -208,6 +231,7 @@ mod tests {
         assert_eq!(TurnRecord { first_frame_tokens: Some(13), ..turn() }.tpot_us(), None);
         assert_eq!(TurnRecord { output_tokens: Some(1), ..turn() }.tpot_us(), None);
         assert_eq!(TurnRecord { output_tokens: None, ..turn() }.tpot_us(), None);
+        assert_eq!(TurnRecord { last_us: Some(Micros(101_000)), ..turn() }.tpot_us(), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod places;
 mod plan;
 mod run;
 mod terminal;
+mod windows;
 
 pub use comparison::comparison;
 pub use markdown::markdown;

@@ -37,6 +37,12 @@ impl Grid {
         debug_assert_eq!(N, self.header.len(), "every row has a cell under each head");
         self.rows.push(cells.to_vec());
     }
+
+    /// For a column that turns out to have nothing to say.
+    pub(super) fn drop_last_column(&mut self) {
+        self.header.pop();
+        self.rows.iter_mut().for_each(|row| drop(row.pop()));
+    }
 }
 
 /// A finding in one line: what, seen against which limit, what it does, what to change.

@@ -2,7 +2,8 @@
 
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
-use super::places::{self, TILDE, statistic};
+use super::places::{self, TILDE};
+use super::windows;
 use crate::report::{Better, Latency, RunReport, Source, Spilled, Stat, Verdict, metrics};
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
@@ -12,6 +13,10 @@ pub fn run(report: &RunReport) -> Page {
         vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
+    }
+    if let Some(window) = &report.windows.steady {
+        let tables = vec![windows::steady_latencies(window)];
+        sections.push(Section::Details { summary: "Turns sent in the steady window".into(), tables });
     }
     sections.push(Section::Lines(affinity(report)));
     let findings = findings(report);
@@ -59,13 +64,15 @@ fn origin(report: &RunReport) -> Vec<String> {
             load,
             workload.digest,
         ),
+        windows::line(report),
     ]
 }
 
 fn totals(report: &RunReport) -> Grid {
     let (totals, metrics_) = (&report.totals, &report.metrics);
-    let mut grid = Grid::new(["metric", "value"]);
-    let mut row = |label: &str, value: String| grid.row([label.to_owned(), value]);
+    let steady = report.windows.steady.as_ref();
+    let mut grid = Grid::new(["metric", "whole run", "steady"]);
+    let mut row = |label: &str, value: String| grid.row([label.to_owned(), value, String::new()]);
     row("Successful requests", format!("{} of {}", whole(totals.complete), whole(totals.planned)));
     let kinds: Vec<_> = totals.failed_by_kind.iter().map(|(kind, turns)| format!("{kind} {turns}")).collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
@@ -73,12 +80,16 @@ fn totals(report: &RunReport) -> Grid {
     if totals.cancelled + totals.skipped > 0 {
         row("Cancelled / skipped", format!("{} / {}", whole(totals.cancelled), whole(totals.skipped)));
     }
-    row("Benchmark duration (s)", or_dash(metrics_.duration_s, figure));
+    let length = steady.map(|window| window.to_us.since(window.from_us).as_secs());
+    let duration = or_dash(metrics_.duration_s, figure);
+    grid.row(["Benchmark duration (s)".to_owned(), duration, or_dash(length, figure)]);
     for metric in metrics().iter().filter(
         |m| matches!((m.source, m.better, m.unit), (Source::Figure(_), Better::Higher, unit) if unit != "ratio"),
     ) {
-        row(&metric.label, or_dash(metric.value(report), figure));
+        let in_window = or_dash(steady, |window| windows::rate(window, &metric.key));
+        grid.row([metric.label.clone(), or_dash(metric.value(report), figure), in_window]);
     }
+    let mut row = |label: &str, value: String| grid.row([label.to_owned(), value, String::new()]);
     row("Prompt tokens planned / served", pair(totals.planned_prompt_tokens, totals.prompt_tokens));
     row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);
@@ -89,6 +100,9 @@ fn totals(report: &RunReport) -> Grid {
     row("Expected reuse at the places seen (%)", or_dash(oracle.observed.as_ref().map(|o| o.reuse), percent));
     if let Some(spread) = &oracle.round_robin {
         row(&format!("Expected reuse, round robin over {} (%)", spread.ranks), percent(spread.reuse));
+    }
+    if steady.is_none() {
+        grid.drop_last_column();
     }
     grid
 }
@@ -101,16 +115,13 @@ fn latencies(report: &RunReport) -> Grid {
     let mut grid = Grid::new(["latency (ms)", "mean", "p50", "p90", "p95", "p99", "samples"]);
     let reasons = report.totals.reasoning_tokens.is_some_and(|tokens| tokens > 0);
     for latency in Latency::ALL.into_iter().filter(|latency| *latency != Latency::Answer || reasons) {
-        let summary = latency.of(&report.metrics);
-        let [mean, p50, p90, p95, p99] = Stat::ALL.map(|stat| or_dash(summary, |summary| statistic(summary, stat)));
-        let samples = whole(summary.map_or(0, |summary| summary.count));
-        grid.row([latency.label().to_owned(), mean, p50, p90, p95, p99, samples]);
+        windows::latency(&mut grid, latency.label().to_owned(), latency.of(&report.metrics));
     }
     grid
 }
 
 fn affinity(report: &RunReport) -> Vec<String> {
-    let (affinity, client) = (&report.affinity, &report.client);
+    let affinity = &report.affinity;
     let keys = affinity.keys.map_or(String::new(), |keys| format!(", {}", plural(keys, "key")));
     let mut parts = vec![format!("key by {}{keys}", word(&affinity.key_by)), plural(affinity.sessions, "session")];
     parts.extend(affinity.split_sessions.map(|split| format!("{} on several places", whole(split))));
@@ -137,15 +148,7 @@ fn affinity(report: &RunReport) -> Vec<String> {
         whole(attribution.known),
         plural(attribution.turns, "turn")
     ));
-    let mut parts =
-        vec![format!("send lag p99 {} ms", or_dash(client.send_lag_ms.as_ref().map(|lag| lag.p99), figure))];
-    parts.extend(client.in_flight.mean.map(|mean| {
-        let max = client.in_flight.max.map_or(String::new(), |max| format!(" (max {})", whole(max)));
-        format!("{} turns in flight{max}", figure(mean))
-    }));
-    parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
-    parts.extend(client.connections.map(|connections| plural(connections, "connection")));
-    lines.push(format!("client: {}", parts.join(" · ")));
+    lines.extend(windows::client(report));
     lines
 }
 

@@ -1,12 +1,15 @@
 //! Snapshots of one hand-written report and one hand-written comparison, in both forms.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::compare::{Arm, ArmValue, Comparison, Contrast, Difference, MetricRow, Pooling, RoundRatio, SCHEMA};
 use crate::report::tests::{context, failed, served};
 use crate::report::{
-    Accumulator, Better, Closing, Finding, FindingKind, HitRate, InFlight, ObservedOracle, PlaceRow, RoundRobinOracle,
-    RunReport, State, Summary, Validity, Verdict, metric,
+    Accumulator, Better, Closing, Drain, EndedBy, Finding, FindingKind, HitRate, InFlight, ObservedOracle, PlaceRow,
+    RoundRobinOracle, RunReport, State, Summary, Validity, Verdict, Window, Windows, metric,
 };
+use crate::units::Micros;
 
 fn summary(count: u64, mean: f64) -> Summary {
     let p = |factor: f64| mean * factor;
@@ -60,6 +63,23 @@ fn report() -> RunReport {
     report.ranks[0] = PlaceRow { turns: 1_024, ttft_ms: Some(summary(1_024, 170.0)), ..report.ranks[0].clone() };
     report.affinity.load_max_over_mean = Some(1.0005);
     report.affinity.load_cv = Some(0.0005);
+    report.ended_by = Some(EndedBy::Plan);
+    let steady = |mean: f64| BTreeMap::from([("ttft_ms".to_owned(), summary(1_800, mean))]);
+    report.windows = Windows {
+        whole: Window { to_us: Micros(91_070_000), ..Window::default() },
+        steady: Some(Window {
+            from_us: Micros(210_000),
+            to_us: Micros(80_000_000),
+            request_throughput: Some(24.4),
+            output_throughput: Some(1_560.2),
+            total_throughput: Some(104_400.7),
+            latency: steady(175.1),
+        }),
+        steady_reason: None,
+        drain: Some(Drain { from_us: Micros(80_000_000), seconds: 11.07, share: 0.1216 }),
+    };
+    report.client.runtime_lag_ms = Some(summary(9_000, 0.6));
+    report.client.cpu_cores = Some(0.84);
     report.client.in_flight = InFlight { mean: Some(31.4), max: Some(32) };
     report.client.littles_law_ratio = Some(0.987);
     report.validity = Validity { verdict: Verdict::Valid, voids: vec![], warnings: vec![warning()] };
@@ -148,23 +168,24 @@ fn a_run_on_the_terminal() {
     server: sglang 0.5.23 · org/some_model · 2 ranks · prefix_affinity
     workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in
         flight · digest 00ff
-    ┌────────────────────────────────────────────────────────────────┐
-    │ metric                                                   value │
-    ╞════════════════════════════════════════════════════════════════╡
-    │ Successful requests                             2,047 of 2,048 │
-    │ Failed requests                                    1 (reset 1) │
-    │ Benchmark duration (s)                                   91.07 │
-    │ Request throughput (req/s)                               22.48 │
-    │ Input token throughput (tok/s)                          94,943 │
-    │ Output token throughput (tok/s)                          1,421 │
-    │ Total token throughput (tok/s)                          96,364 │
-    │ Prompt tokens planned / served           8,646,528 / 8,646,528 │
-    │ Output tokens planned / served               131,008 / 129,408 │
-    │ Cache hit rate (%)                                        93.9 │
-    │ Ideal reuse, one endless cache (%)                        93.9 │
-    │ Expected reuse at the places seen (%)                     93.9 │
-    │ Expected reuse, round robin over 8 (%)                    73.1 │
-    └────────────────────────────────────────────────────────────────┘
+    windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end (12.2 %)
+    ┌──────────────────────────────────────────────────────────────────────────┐
+    │ metric                                               whole run    steady │
+    ╞══════════════════════════════════════════════════════════════════════════╡
+    │ Successful requests                             2,047 of 2,048           │
+    │ Failed requests                                    1 (reset 1)           │
+    │ Benchmark duration (s)                                   91.07     79.79 │
+    │ Request throughput (req/s)                               22.48     24.40 │
+    │ Input token throughput (tok/s)                          94,943         – │
+    │ Output token throughput (tok/s)                          1,421     1,560 │
+    │ Total token throughput (tok/s)                          96,364   104,401 │
+    │ Prompt tokens planned / served           8,646,528 / 8,646,528           │
+    │ Output tokens planned / served               131,008 / 129,408           │
+    │ Cache hit rate (%)                                        93.9           │
+    │ Ideal reuse, one endless cache (%)                        93.9           │
+    │ Expected reuse at the places seen (%)                     93.9           │
+    │ Expected reuse, round robin over 8 (%)                    73.1           │
+    └──────────────────────────────────────────────────────────────────────────┘
     ┌──────────────────────────────────────────────────────────────────┐
     │ latency (ms)     mean     p50     p90     p95      p99   samples │
     ╞══════════════════════════════════════════════════════════════════╡
@@ -183,10 +204,17 @@ fn a_run_on_the_terminal() {
     │ rank 0   1,024          100            0     0.0            4           153.0           442.0 │
     │ rank 1       1          100           90    90.0            4           100.0          ~100.0 │
     └───────────────────────────────────────────────────────────────────────────────────────────────┘
+    Turns sent in the steady window
+    ┌───────────────────────────────────────────────────────────────┐
+    │ steady (ms)    mean     p50     p90     p95     p99   samples │
+    ╞═══════════════════════════════════════════════════════════════╡
+    │ TTFT          175.1   157.6   262.6   315.2   455.3     1,800 │
+    └───────────────────────────────────────────────────────────────┘
     affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
     balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     places known for 2 of 2 turns (from meta_info)
-    client: send lag p99 0.00 ms · 31.40 turns in flight (max 32) · Little's law ratio 0.987
+    client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) ·
+        Little's law ratio 0.987
     ~: from fewer than 1,000 samples, so a matter of luck
     warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work
         differs; check `ignore_eos`
@@ -200,22 +228,23 @@ fn a_run_as_markdown() {
 
     - server: sglang 0.5.23 · org/some\_model · 2 ranks · prefix\_affinity
     - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · digest 00ff
+    - windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end (12.2 %)
 
-    | metric | value |
-    |---|--:|
-    | Successful requests | 2,047 of 2,048 |
-    | Failed requests | 1 (reset 1) |
-    | Benchmark duration (s) | 91.07 |
-    | Request throughput (req/s) | 22.48 |
-    | Input token throughput (tok/s) | 94,943 |
-    | Output token throughput (tok/s) | 1,421 |
-    | Total token throughput (tok/s) | 96,364 |
-    | Prompt tokens planned / served | 8,646,528 / 8,646,528 |
-    | Output tokens planned / served | 131,008 / 129,408 |
-    | Cache hit rate (%) | 93.9 |
-    | Ideal reuse, one endless cache (%) | 93.9 |
-    | Expected reuse at the places seen (%) | 93.9 |
-    | Expected reuse, round robin over 8 (%) | 73.1 |
+    | metric | whole run | steady |
+    |---|--:|--:|
+    | Successful requests | 2,047 of 2,048 |  |
+    | Failed requests | 1 (reset 1) |  |
+    | Benchmark duration (s) | 91.07 | 79.79 |
+    | Request throughput (req/s) | 22.48 | 24.40 |
+    | Input token throughput (tok/s) | 94,943 | – |
+    | Output token throughput (tok/s) | 1,421 | 1,560 |
+    | Total token throughput (tok/s) | 96,364 | 104,401 |
+    | Prompt tokens planned / served | 8,646,528 / 8,646,528 |  |
+    | Output tokens planned / served | 131,008 / 129,408 |  |
+    | Cache hit rate (%) | 93.9 |  |
+    | Ideal reuse, one endless cache (%) | 93.9 |  |
+    | Expected reuse at the places seen (%) | 93.9 |  |
+    | Expected reuse, round robin over 8 (%) | 73.1 |  |
 
     | latency (ms) | mean | p50 | p90 | p95 | p99 | samples |
     |---|--:|--:|--:|--:|--:|--:|
@@ -236,10 +265,18 @@ fn a_run_as_markdown() {
 
     </details>
 
+    <details><summary>Turns sent in the steady window</summary>
+
+    | steady (ms) | mean | p50 | p90 | p95 | p99 | samples |
+    |---|--:|--:|--:|--:|--:|--:|
+    | TTFT | 175.1 | 157.6 | 262.6 | 315.2 | 455.3 | 1,800 |
+
+    </details>
+
     - affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
     - balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     - places known for 2 of 2 turns (from meta\_info)
-    - client: send lag p99 0.00 ms · 31.40 turns in flight (max 32) · Little's law ratio 0.987
+    - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987
 
     - \~: from fewer than 1,000 samples, so a matter of luck
     - warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`

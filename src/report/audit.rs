@@ -75,6 +75,8 @@ pub enum FindingKind {
     Interrupted,
     /// Token counts are estimates.
     Estimated,
+    /// Replies bent the protocol in ways that cost numbers or hint at something in between.
+    Oddities,
     /// The program was built without optimisation.
     DebugBuild,
 }
@@ -85,7 +87,7 @@ pub(super) type Judged = (Finding, Verdict);
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
     let checks = [restart, cold, errors, reconcile::hit, reconcile::hit_by_place, reconcile::traffic, output_length];
-    let notes = [interrupted, estimated, debug_build];
+    let notes = [interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
         checks.filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
@@ -221,6 +223,21 @@ fn estimated(report: &RunReport) -> Option<Judged> {
             None,
             "token throughput and TPOT are approximate",
             "let the server send usage (`stream_options.include_usage`)",
+        );
+        (finding, Verdict::Valid)
+    })
+}
+
+fn oddities(report: &RunReport) -> Option<Judged> {
+    let totals = &report.totals;
+    let kinds: Vec<_> = totals.oddities.iter().map(|(kind, turns)| format!("{kind} {turns}")).collect();
+    (!kinds.is_empty()).then(|| {
+        let finding = finding(
+            FindingKind::Oddities,
+            format!("replies of {} complete turns were not plain streams: {}", totals.complete, kinds.join(", ")),
+            None,
+            "a reply that was not streamed has no TTFT; one that came at once or compressed has a TTFT close to its E2E",
+            "look for a proxy or a compressor in between, and for a server that ignores `stream`",
         );
         (finding, Verdict::Valid)
     })

@@ -29,6 +29,7 @@ pub use shape::{
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows, WorkloadFacts,
 };
 
+pub use crate::record::EndedBy;
 pub use crate::stats::Summary;
 
 use crate::stats::rounded;

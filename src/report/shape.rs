@@ -195,6 +195,9 @@ pub struct Totals {
     pub output_estimated_turns: u64,
     pub reasoning_tokens: Option<u64>,
     pub resends: u64,
+    /// Complete turns by what their replies did beside the protocol; `came_at_once`: several output frames in one read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub oddities: BTreeMap<String, u64>,
 }
 
 /// Rates and latencies of parts of the run.

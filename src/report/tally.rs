@@ -136,6 +136,10 @@ impl Tally {
         add(&mut totals.reasoning_tokens, turn.reasoning_tokens);
         totals.planned_output_tokens += u64::from(turn.planned_output_tokens);
         totals.output_estimated_turns += u64::from(turn.output_estimated);
+        let at_once = turn.came_at_once().then(|| "came_at_once".to_owned());
+        for oddity in turn.oddities.iter().map(ToString::to_string).chain(at_once) {
+            *totals.oddities.entry(oddity).or_default() += 1;
+        }
         if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
             totals.cached_reported_turns += 1;
             add(&mut totals.cached_tokens, Some(cached));
@@ -333,6 +337,7 @@ impl Totals {
             output_estimated_turns,
             reasoning_tokens,
             resends,
+            oddities,
         } = other;
         self.planned += planned;
         self.complete += complete;
@@ -351,6 +356,9 @@ impl Totals {
         self.output_estimated_turns += output_estimated_turns;
         self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
         self.resends += resends;
+        for (oddity, turns) in oddities {
+            *self.oddities.entry(oddity).or_default() += turns;
+        }
     }
 }
 

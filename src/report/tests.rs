@@ -43,6 +43,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             ignore_eos: true,
             extra_body: serde_json::Map::new(),
             headers: BTreeMap::from([("Authorization".into(), "Bearer secret".into())]),
+            ca_file: None,
+            insecure: false,
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },

@@ -104,6 +104,10 @@ async fn get_json(http: &reqwest::Client, url: &str) -> Result<Option<Value>, re
 
 fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
     let cause = std::iter::successors(std::error::Error::source(why), |cause| cause.source()).last();
+    if let Some(cause) = cause.filter(|cause| cause.to_string().contains("certificate")) {
+        let why = format!("{cause}: trust it with --ca-file PEM, or anyone with --insecure");
+        return TargetError::Refused { url: url.to_owned(), why };
+    }
     let why = if why.is_timeout() {
         format!("no answer within {}", humantime::format_duration(PATIENCE))
     } else {

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::json::{Length, Loose, Text};
+
 /// What one event says.
 #[derive(Debug, Default, PartialEq)]
 pub struct Frame<'a> {
@@ -13,8 +15,12 @@ pub struct Frame<'a> {
     pub text: Option<Cow<'a, str>>,
     /// Reasoning text that this event adds.
     pub reasoning: Option<Cow<'a, str>>,
-    /// Output that is neither: a refusal or a piece of a tool call.
+    /// Output that is neither: a refusal, a piece of a tool call, or anything of a choice beyond the first.
     pub other_output: bool,
+    /// The event speaks of a choice beyond the first, which no turn asks for.
+    pub other_choice: bool,
+    /// Token ids in this event, where the native route lists them: of the whole reply, or of this event alone.
+    pub listed_ids: Option<u32>,
     /// The event speaks of a choice, so its usage is that of a stream under way, not a closing sum.
     pub has_choice: bool,
     pub finish: Option<Cow<'a, str>>,
@@ -45,24 +51,17 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     // `data: null` is legal: llama.cpp opens some streams with it.
     let Some(chunk) = serde_json::from_slice::<Option<Chunk<'_>>>(data)? else { return Ok(Frame::default()) };
     let mut frame = Frame {
-        id: chunk.id.map(Into::into),
-        model: chunk.model.map(Into::into),
+        id: chunk.id.and_then(|id| id.0),
+        model: chunk.model.and_then(|model| model.0),
         error: error_text(chunk.error),
         ..Frame::default()
     };
-    if frame.error.is_none() && chunk.object.is_some_and(|object| object.0 == "error") {
-        frame.error = Some(chunk.message.map_or_else(|| "object: error".to_owned(), |text| text.0.into_owned()));
+    if frame.error.is_none() && chunk.object.and_then(|object| object.0).is_some_and(|object| object == "error") {
+        let message = chunk.message.and_then(|message| message.0);
+        frame.error = Some(message.map_or_else(|| "object: error".to_owned(), Cow::into_owned));
     }
     for choice in chunk.choices.unwrap_or_default().into_iter().flatten() {
-        frame.has_choice = true;
-        frame.finish = choice.finish_reason.map(Into::into).or(frame.finish);
-        add(&mut frame.text, choice.text);
-        let Some(delta) = choice.delta else { continue };
-        add(&mut frame.text, delta.content);
-        add(&mut frame.reasoning, delta.reasoning_content);
-        add(&mut frame.reasoning, delta.reasoning);
-        frame.other_output |= delta.refusal.is_some_and(|text| !text.0.is_empty())
-            || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
+        add_choice(&mut frame, choice);
     }
     if let Some(usage) = chunk.usage {
         frame.prompt_tokens = usage.prompt_tokens;
@@ -78,34 +77,66 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     Ok(frame)
 }
 
+/// Lays a choice over the frame. Texts of several choices would be one garbled text, so only the first gives any.
+fn add_choice<'a>(frame: &mut Frame<'a>, choice: Choice<'a>) {
+    frame.has_choice = true;
+    frame.finish = choice.finish_reason.map(Into::into).or(frame.finish.take());
+    if frame.error.is_none() && choice.matched_stop.is_some_and(|matched| matched.0.as_deref() == Some(NAN)) {
+        frame.error = Some(NAN.to_owned());
+    }
+    if choice.index.is_some_and(|index| index > 0) {
+        frame.other_choice = true;
+        let delta_has_output = choice.delta.or(choice.message).is_some_and(|delta| delta.has_output());
+        frame.other_output |= has_text(choice.text.as_ref()) || delta_has_output;
+        return;
+    }
+    add(&mut frame.text, choice.text);
+    let Some(delta) = choice.delta.or(choice.message) else { return };
+    add(&mut frame.text, delta.content);
+    add(&mut frame.reasoning, delta.reasoning_content);
+    add(&mut frame.reasoning, delta.reasoning);
+    frame.other_output |= has_text(delta.refusal.as_ref()) || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
+}
+
 /// Reads an event of SGLang's `/generate`, whose text is cumulative unless the server was told otherwise.
 ///
 /// # Errors
 /// As [`parse_openai`].
 pub fn parse_generate(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     let Some(chunk) = serde_json::from_slice::<Option<Generated<'_>>>(data)? else { return Ok(Frame::default()) };
-    let mut frame = Frame { text: chunk.text.map(Into::into), error: error_text(chunk.error), ..Frame::default() };
+    let mut frame = Frame {
+        text: chunk.text.map(Into::into),
+        error: error_text(chunk.error),
+        other_choice: chunk.index.is_some_and(|index| index > 0),
+        listed_ids: chunk.output_ids.map(|Length(ids)| ids),
+        ..Frame::default()
+    };
     let Some(meta) = chunk.meta_info else { return Ok(frame) };
     frame.has_choice = true;
-    frame.id = meta.id.map(Into::into);
+    frame.id = meta.id.and_then(|id| id.0);
     frame.prompt_tokens = meta.prompt_tokens;
     frame.completion_tokens = meta.completion_tokens;
     frame.cached_tokens = meta.cached_tokens;
     frame.reasoning_tokens = meta.reasoning_tokens;
     frame.dp_rank = meta.dp_rank;
     if let Some(finish) = meta.finish_reason {
-        if frame.error.is_none() && finish.kind.0 == "abort" {
-            frame.error = finish.message.map(|text| text.0.into_owned());
+        if frame.error.is_none() {
+            let message = finish.message.filter(|_| finish.kind.0 == "abort").map(|text| text.0.into_owned());
+            let is_nan = finish.matched.is_some_and(|matched| matched.0.as_deref() == Some(NAN));
+            frame.error = message.or_else(|| is_nan.then(|| NAN.to_owned()));
         }
         frame.finish = Some(finish.kind.into());
     }
     Ok(frame)
 }
 
+/// What SGLang says it stopped at when the logits were no numbers: the text before it is noise.
+const NAN: &str = "NaN happened";
+
 /// The text of an `error` field, which servers send as an object or as a bare string.
 fn error_text(error: Option<Value>) -> Option<String> {
     match error? {
-        Value::Null => None,
+        Value::Null | Value::Bool(false) => None,
         Value::String(text) => Some(text),
         Value::Object(fields) => match fields.get("message") {
             Some(Value::String(text)) => Some(text.clone()),
@@ -127,13 +158,13 @@ fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Text<'a>>) {
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
-    id: Option<Text<'a>>,
+    id: Option<Loose<'a>>,
     #[serde(borrow)]
-    object: Option<Text<'a>>,
+    object: Option<Loose<'a>>,
     #[serde(borrow)]
-    model: Option<Text<'a>>,
+    model: Option<Loose<'a>>,
     #[serde(borrow)]
-    message: Option<Text<'a>>,
+    message: Option<Loose<'a>>,
     #[serde(borrow)]
     choices: Option<Vec<Option<Choice<'a>>>>,
     usage: Option<Usage>,
@@ -143,10 +174,16 @@ struct Chunk<'a> {
 
 #[derive(Deserialize)]
 struct Choice<'a> {
+    index: Option<u32>,
     #[serde(borrow)]
     text: Option<Text<'a>>,
     #[serde(borrow)]
     delta: Option<Delta<'a>>,
+    /// In place of `delta` when the whole reply is one body.
+    #[serde(borrow)]
+    message: Option<Delta<'a>>,
+    #[serde(borrow)]
+    matched_stop: Option<Loose<'a>>,
     #[serde(borrow)]
     finish_reason: Option<Text<'a>>,
 }
@@ -162,6 +199,15 @@ struct Delta<'a> {
     #[serde(borrow)]
     refusal: Option<Text<'a>>,
     tool_calls: Option<Vec<Value>>,
+}
+
+impl Delta<'_> {
+    fn has_output(&self) -> bool {
+        [&self.content, &self.reasoning_content, &self.reasoning, &self.refusal]
+            .into_iter()
+            .any(|t| has_text(t.as_ref()))
+            || self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
+    }
 }
 
 #[derive(Deserialize)]
@@ -201,13 +247,15 @@ struct Generated<'a> {
     text: Option<Text<'a>>,
     #[serde(borrow)]
     meta_info: Option<MetaInfo<'a>>,
+    output_ids: Option<Length>,
+    index: Option<u32>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct MetaInfo<'a> {
     #[serde(borrow)]
-    id: Option<Text<'a>>,
+    id: Option<Loose<'a>>,
     #[serde(borrow)]
     finish_reason: Option<FinishReason<'a>>,
     prompt_tokens: Option<u32>,
@@ -223,37 +271,12 @@ struct FinishReason<'a> {
     kind: Text<'a>,
     #[serde(borrow)]
     message: Option<Text<'a>>,
+    #[serde(borrow)]
+    matched: Option<Loose<'a>>,
 }
 
-/// Text that is borrowed from the event wherever it holds no escape; a plain `Option<Cow<str>>` would always copy.
-struct Text<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Visitor)
-    }
-}
-
-impl<'a> From<Text<'a>> for Cow<'a, str> {
-    fn from(text: Text<'a>) -> Self {
-        text.0
-    }
+fn has_text(text: Option<&Text<'_>>) -> bool {
+    text.is_some_and(|text| !text.0.is_empty())
 }
 
 #[cfg(test)]

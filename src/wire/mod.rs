@@ -1,6 +1,7 @@
 //! Bytes: the SSE decoder and the frames of each API. A leaf: it knows no clock, no turn and no server.
 
 pub mod frame;
+mod json;
 mod prometheus;
 mod sse;
 mod template;

@@ -117,6 +117,28 @@ mod tests {
         assert_eq!(one("b { le = \"+Inf\" } 4 # {trace=\"x\"} 0.5").labels["le"], "+Inf");
     }
 
+    /// B109
+    #[test]
+    fn a_histogram_is_read_in_any_order_with_timestamps_twins_and_no_final_newline() {
+        let read = Exposition::parse(
+            "h_bucket{le=\"+Inf\"} 10\nh_bucket{le=\"0.1\"} 4 1395066363000\nh_bucket{le=\"0.5\"} 9\nh_sum{a=\"x\"} 3.5\n\
+             h_count{a=\"x\"} 10\nh_created{a=\"x\"} 1.7e9\ng NaN\nl{p=\"a \\\"b\\\",\\n}c\"} 1\n# EOF",
+        );
+        assert_eq!((read.samples.len(), read.unreadable), (8, 0));
+        let of = |name: &str, label: (&str, &str)| {
+            read.samples
+                .iter()
+                .find(|s| s.name == name && s.labels.get(label.0).is_some_and(|v| v == label.1))
+                .unwrap()
+                .value
+        };
+        let buckets = ["+Inf", "0.1", "0.5"].map(|le| of("h_bucket", ("le", le)).to_string());
+        assert_eq!(buckets, ["10", "4", "9"]);
+        assert_eq!([of("h_sum", ("a", "x")), of("h_count", ("a", "x"))].map(|v| v.to_string()), ["3.5", "10"]);
+        assert_eq!(of("l", ("p", "a \"b\",\n}c")).to_string(), "1");
+        assert!(read.samples.iter().any(|sample| sample.name == "g" && sample.value.is_nan()));
+    }
+
     #[test]
     fn not_a_number_is_a_value_and_rubbish_is_counted() {
         assert!(one("fwd_occupancy NaN").value.is_nan());

@@ -5,8 +5,8 @@
 //! out without a copy, so the work is linear in bytes. One departure from the standard: an event that the end of the stream
 //! leaves without its blank line is delivered, since servers exist that omit it.
 
-/// What of a line that is no SSE field is kept, so that an error body sent as an event stream can be shown.
-const STRAY_LIMIT: usize = 4096;
+/// What of lines that are no SSE field is kept: an error body, or the whole reply of a server that does not stream.
+const STRAY_LIMIT: usize = 4 << 20;
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
@@ -22,11 +22,15 @@ pub struct SseDecoder {
     /// Bytes of the byte order mark seen so far; beyond its length once it cannot come any more.
     mark: usize,
     stray: Vec<u8>,
+    /// Bytes looked at or copied: the measure of the claim that decoding is linear.
+    #[cfg(test)]
+    work: usize,
 }
 
 impl SseDecoder {
     /// Takes the next bytes and hands the data of each finished event to `emit`.
     pub fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&[u8])) {
+        self.spend(chunk.len());
         let mut rest = self.skip_mark(chunk);
         // The only data line of the event under way, while it is a slice of this chunk.
         let mut held: Option<&[u8]> = None;
@@ -49,6 +53,7 @@ impl SseDecoder {
             } else {
                 let mut line = std::mem::take(&mut self.line);
                 line.extend_from_slice(head);
+                self.spend(head.len());
                 self.end_own_line(&line, &mut held, &mut emit);
                 line.clear();
                 self.line = line;
@@ -58,6 +63,16 @@ impl SseDecoder {
             self.keep(data);
         }
         self.line.extend_from_slice(rest);
+        self.spend(rest.len());
+    }
+
+    /// Notes work where a test asks for it.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests count work"))]
+    fn spend(&mut self, _bytes: usize) {
+        #[cfg(test)]
+        {
+            self.work += _bytes;
+        }
     }
 
     /// Ends the stream: a last line or event that lacks its end is delivered.
@@ -70,7 +85,7 @@ impl SseDecoder {
         self.dispatch(&mut held, &mut emit);
     }
 
-    /// The head of whatever was no event stream: at most 4 KiB, lines joined by LF.
+    /// The head of whatever was no event stream: at most 4 MiB, lines joined by LF.
     #[must_use]
     pub fn stray(&self) -> &[u8] {
         &self.stray
@@ -103,6 +118,7 @@ impl SseDecoder {
 
     /// A whole line that is a slice of the chunk at hand.
     fn end_line<'a>(&mut self, line: &'a [u8], held: &mut Option<&'a [u8]>, emit: &mut impl FnMut(&[u8])) {
+        self.spend(line.len());
         match Line::of(line) {
             Line::Blank => self.dispatch(held, emit),
             Line::Data(value) if self.data.is_none() && held.is_none() => *held = Some(value),
@@ -114,6 +130,7 @@ impl SseDecoder {
 
     /// A whole line that was put together from several chunks.
     fn end_own_line(&mut self, line: &[u8], held: &mut Option<&[u8]>, emit: &mut impl FnMut(&[u8])) {
+        self.spend(line.len());
         match Line::of(line) {
             Line::Blank => self.dispatch(held, emit),
             Line::Data(value) if self.data.is_none() && held.is_none() => self.keep(value),
@@ -130,10 +147,12 @@ impl SseDecoder {
         let data = self.data.get_or_insert_default();
         data.push(b'\n');
         data.extend_from_slice(value);
+        self.spend(value.len());
     }
 
     fn keep(&mut self, value: &[u8]) {
         self.data = Some(value.to_vec());
+        self.spend(value.len());
     }
 
     fn keep_stray(&mut self, line: &[u8]) {
@@ -219,7 +238,7 @@ mod tests {
         let (events, stray) = decode([b"{\"error\": {\"message\": \"no\"}}".as_slice()]);
         assert!(events.is_empty());
         assert_eq!(stray, "{\"error\": {\"message\": \"no\"}}");
-        let (_, long) = decode([vec![b'x'; 1 << 20].as_slice(), b"\n", vec![b'y'; 1 << 20].as_slice()]);
+        let (_, long) = decode([vec![b'x'; 3 << 20].as_slice(), b"\n", vec![b'y'; 3 << 20].as_slice()]);
         assert!(long.len() <= STRAY_LIMIT);
     }
 
@@ -230,6 +249,29 @@ mod tests {
         assert_eq!(expected, ["α β", "a\nb", "c", "[DONE]"]);
         for size in 1..=wire.len() {
             assert_eq!(decode(wire.as_bytes().chunks(size)).0, expected, "chunks of {size}");
+        }
+    }
+
+    /// B37: no byte is looked at or copied more than a few times, however many reads it took to come.
+    #[test]
+    fn work_is_linear_in_bytes() {
+        let one = format!("data: {}\n\n", "a".repeat(4 << 20));
+        let many = "data: a\ndata: b\n\n: c\r\n".repeat(1 << 16);
+        for wire in [one, many] {
+            for size in [1, 64, wire.len()] {
+                let mut decoder = SseDecoder::default();
+                let mut bytes = 0;
+                for chunk in wire.as_bytes().chunks(size) {
+                    decoder.push(chunk, |data| bytes += data.len());
+                }
+                assert!(bytes > 0);
+                assert!(
+                    decoder.work <= 5 * wire.len(),
+                    "{} for {} bytes in pieces of {size}",
+                    decoder.work,
+                    wire.len()
+                );
+            }
         }
     }
 

@@ -55,10 +55,10 @@ impl OpenAiEvents {
 /// An event with holes.
 #[derive(Debug)]
 struct Template {
-    /// The bytes before the first hole.
-    head: Vec<u8>,
-    /// The holes in order, each with the bytes up to the next one.
-    holes: Vec<(Hole, Vec<u8>)>,
+    /// The event that taught it, in one piece: thousands of streams compete for the processor's cache.
+    event: Vec<u8>,
+    /// Where its holes lie, in order.
+    holes: Vec<(Range<usize>, Hole)>,
     /// What the bytes around the holes say.
     constant: Frame<'static>,
 }
@@ -94,8 +94,6 @@ impl Template {
             spans.push((number_after(data, COMPLETION_TOKENS)?, Hole::CompletionTokens));
         }
         spans.sort_by_key(|(span, _)| span.start);
-        let ends = spans.iter().skip(1).map(|(span, _)| span.start).chain([data.len()]);
-        let holes = spans.iter().zip(ends).map(|((span, hole), end)| Some((*hole, data.get(span.end..end)?.to_vec())));
         let own = |text: &Option<Cow<'_, str>>| text.clone().map(|text| Cow::Owned(text.into_owned()));
         let constant = Frame {
             text: None,
@@ -107,24 +105,23 @@ impl Template {
             error: None,
             ..*frame
         };
-        (!comes_once).then_some(Self {
-            head: data[..spans[0].0.start].to_vec(),
-            holes: holes.collect::<Option<_>>()?,
-            constant,
-        })
+        (!comes_once).then_some(Self { event: data.to_vec(), holes: spans, constant })
     }
 
     /// Whether the JSON reader agrees about an event with other text and other counts.
     fn is_confirmed(&self) -> bool {
-        let mut other = self.head.clone();
-        for (hole, after) in &self.holes {
+        let mut other = Vec::with_capacity(self.event.len() + 32);
+        let mut at = 0;
+        for (span, hole) in &self.holes {
+            other.extend_from_slice(&self.event[at..span.start]);
             other.extend_from_slice(match hole {
                 Hole::Text | Hole::Reasoning => b"other words",
                 Hole::CompletionTokens => b"4000000001",
                 Hole::UnreadNumber => b"4000000002",
             });
-            other.extend_from_slice(after);
+            at = span.end;
         }
+        other.extend_from_slice(&self.event[at..]);
         let filled = self.filling(&other).map(|filling| self.frame(filling));
         filled.is_some() && filled == parse_openai(&other).ok()
     }
@@ -132,14 +129,16 @@ impl Template {
     /// What `data` has in the holes, if all around them is as it was.
     fn filling<'a>(&self, data: &'a [u8]) -> Option<Filling<'a>> {
         let mut filling = Filling::default();
-        let mut rest = data.strip_prefix(self.head.as_slice())?;
-        for (hole, after) in &self.holes {
-            let end = match hole {
+        let (mut rest, mut at) = (data, 0);
+        for (span, hole) in &self.holes {
+            rest = rest.strip_prefix(&self.event[at..span.start])?;
+            at = span.end;
+            let length = match hole {
                 Hole::Text | Hole::Reasoning => plain_text(rest)?,
                 Hole::CompletionTokens | Hole::UnreadNumber => digits(rest)?,
             };
-            let (content, tail) = rest.split_at(end);
-            rest = tail.strip_prefix(after.as_slice())?;
+            let (content, tail) = rest.split_at(length);
+            rest = tail;
             match hole {
                 Hole::Text => filling.text = Some(str::from_utf8(content).ok()?),
                 Hole::Reasoning => filling.reasoning = Some(str::from_utf8(content).ok()?),
@@ -147,7 +146,7 @@ impl Template {
                 Hole::UnreadNumber => {}
             }
         }
-        rest.is_empty().then_some(filling)
+        (rest == &self.event[at..]).then_some(filling)
     }
 
     fn frame<'a>(&'a self, filling: Filling<'a>) -> Frame<'a> {

@@ -37,6 +37,8 @@ pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
             ignore_eos: true,
             extra_body: serde_json::Map::new(),
             headers: std::collections::BTreeMap::new(),
+            ca_file: None,
+            insecure: false,
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: count(32) },

@@ -8,7 +8,7 @@ use assert_cmd::Command;
 use crate::scripted::{Answer, Scripted, chat_stream};
 
 /// Runs gspbench in an empty directory; exit code, standard output and standard error.
-fn gspbench(args: &[&str], dir: &Path) -> (i32, String, String) {
+pub(crate) fn gspbench(args: &[&str], dir: &Path) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_gspbench"))
         .args(args)
         .current_dir(dir)
@@ -47,7 +47,7 @@ const SMALL: [&str; 8] = [
     "--seed=1",
 ];
 
-fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["run"], &SMALL[..], more].concat()
 }
 

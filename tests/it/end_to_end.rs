@@ -11,15 +11,20 @@ use serde_json::Value;
 const GSPBENCH: &str = env!("CARGO_BIN_EXE_gspbench");
 
 /// A simulated server as a child; it ends when its standard input closes, at the latest with this process.
-struct Sim {
+pub(crate) struct Sim {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Sim {
-    fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::at_speed(20, args)
+    }
+
+    /// So many times faster than real time.
+    pub(crate) fn at_speed(scale: u32, args: &[&str]) -> Self {
         let mut child = Command::new(GSPBENCH)
-            .args(["sim", "--port", "0", "--exit-with-stdin", "--time-scale", "20"])
+            .args(["sim", "--port", "0", "--exit-with-stdin", "--time-scale", &scale.to_string()])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -33,7 +38,7 @@ impl Sim {
     }
 
     /// Closes its standard input and waits until it has ended and its log is whole.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }

@@ -3,9 +3,17 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod captures;
+#[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
+mod interrupt;
+#[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod load;
+#[cfg(test)]
+mod play;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
@@ -24,5 +32,17 @@ mod sim_model;
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+#[cfg(test)]
+mod traps_framing;
+#[cfg(test)]
+mod traps_output;
+#[cfg(test)]
+mod traps_program;
+#[cfg(test)]
+mod traps_random;
+#[cfg(test)]
+mod traps_socket;
+#[cfg(test)]
+mod wire_client;
 #[cfg(test)]
 mod workload;

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// One request as it came.
 #[derive(Debug, Clone)]
@@ -12,6 +14,10 @@ pub(crate) struct Seen {
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
+    /// Which connection it came on, from 0.
+    pub(crate) connection: usize,
+    /// How many requests came before it on this connection.
+    pub(crate) before: usize,
 }
 
 impl Seen {
@@ -30,28 +36,84 @@ pub(crate) enum Answer {
     Whole(u16, &'static str, String),
     /// These bytes, then the connection is closed without a word.
     Raw(Vec<u8>),
+    /// Step by step; after the last one the next request is read.
+    Steps(Vec<Step>),
+}
+
+/// One step of an answer.
+pub(crate) enum Step {
+    Write(Vec<u8>),
+    /// Lets what was written go out by itself.
+    Pause(Duration),
+    /// Closes with a reset.
+    Reset,
+    /// Closes as a server does that has said all.
+    Close,
+    /// Says nothing more and keeps the connection until the client closes it.
+    Hold,
+}
+
+/// A pause long enough for two writes to be two reads, as a rule; nothing may depend on it.
+pub(crate) const BREATH: Step = Step::Pause(Duration::from_millis(5));
+
+/// The head of a chunked event stream.
+pub(crate) fn head() -> Step {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    Step::Write(head.into())
+}
+
+/// One HTTP chunk.
+pub(crate) fn chunk(bytes: impl AsRef<[u8]>) -> Step {
+    let bytes = bytes.as_ref();
+    Step::Write([format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())
+}
+
+/// The end of a chunked body.
+pub(crate) fn end() -> Step {
+    Step::Write(b"0\r\n\r\n".to_vec())
+}
+
+/// A whole event stream, a chunk an item.
+pub(crate) fn stream<T: AsRef<[u8]>>(items: impl IntoIterator<Item = T>) -> Answer {
+    Answer::Steps(std::iter::once(head()).chain(items.into_iter().map(chunk)).chain([end()]).collect())
 }
 
 /// A running server; it ends with the test's process.
 pub(crate) struct Scripted {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Scripted {
     /// Starts a server on a free port of 127.0.0.1.
     pub(crate) fn start(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at("127.0.0.1:0", answer).unwrap()
+    }
+
+    /// Starts a server at an address that this host may not have.
+    pub(crate) fn start_at(
+        address: &str,
+        answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(vec![]));
-        let (log, answer) = (Arc::clone(&seen), Arc::new(answer));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (log, answer, counter) = (Arc::clone(&seen), Arc::new(answer), Arc::clone(&connections));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
-                std::thread::spawn(move || serve(stream, &log, &*answer));
+                let connection = counter.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || serve(stream, connection, &log, &*answer));
             }
         });
-        Self { url, seen }
+        Ok(Self { url, seen, connections })
+    }
+
+    /// Connections accepted so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -64,11 +126,14 @@ impl Scripted {
     }
 }
 
-fn serve(stream: TcpStream, log: &Mutex<Vec<Seen>>, answer: &dyn Fn(&Seen) -> Answer) {
+fn serve(stream: TcpStream, connection: usize, log: &Mutex<Vec<Seen>>, answer: &dyn Fn(&Seen) -> Answer) {
     stream.set_nodelay(true).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
+    let mut before = 0;
     while let Some(seen) = read_request(&mut reader) {
+        let seen = Seen { connection, before, ..seen };
+        before += 1;
         log.lock().unwrap().push(seen.clone());
         let sent = match answer(&seen) {
             Answer::Whole(status, kind, body) => {
@@ -80,11 +145,39 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Seen>>, answer: &dyn Fn(&Seen) -> An
                 let _ = writer.write_all(&bytes);
                 return;
             }
+            Answer::Steps(steps) => match take(steps, &mut writer) {
+                Some(sent) => sent,
+                None => return,
+            },
         };
         if sent.is_err() {
             return;
         }
     }
+}
+
+/// Takes the steps of an answer; nothing when they closed the connection.
+fn take(steps: Vec<Step>, writer: &mut TcpStream) -> Option<std::io::Result<()>> {
+    for step in steps {
+        match step {
+            Step::Write(bytes) => {
+                if let Err(why) = writer.write_all(&bytes) {
+                    return Some(Err(why));
+                }
+            }
+            Step::Pause(span) => std::thread::sleep(span),
+            Step::Reset => {
+                socket2::SockRef::from(&*writer).set_linger(Some(Duration::ZERO)).unwrap();
+                return None;
+            }
+            Step::Close => return None,
+            Step::Hold => {
+                let _ = writer.read(&mut [0]);
+                return None;
+            }
+        }
+    }
+    Some(Ok(()))
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
@@ -103,7 +196,8 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
         headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, n)| n.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Seen { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    let body = String::from_utf8_lossy(&body).into_owned();
+    Some(Seen { method, path, headers, body, connection: 0, before: 0 })
 }
 
 /// A chat stream of these words, with usage, in one body.

@@ -1,0 +1,88 @@
+//! The steady window beside the whole run, the drain, and what the client says of itself.
+
+use super::number::{figure, or_dash, percent, plural, whole};
+use super::page::Grid;
+use super::places::statistic;
+use crate::report::{EndedBy, Latency, RunReport, Stat, Summary, Window};
+
+/// What bounded the run, in one line.
+pub(super) fn line(report: &RunReport) -> String {
+    let windows = &report.windows;
+    let length = windows.whole.to_us.since(windows.whole.from_us).as_secs();
+    let mut parts = vec![match (&windows.steady, &windows.steady_reason) {
+        (Some(Window { from_us, to_us, .. }), _) => {
+            let share = percent(to_us.since(*from_us).as_secs() / length);
+            format!("steady from {} to {} s ({share} % of the run)", figure(from_us.as_secs()), figure(to_us.as_secs()))
+        }
+        (None, reason) => format!("no steady window: {}", reason.as_deref().unwrap_or("unknown")),
+    }];
+    parts.extend(windows.drain.map(|drain| {
+        format!("{} s from the last start to the end ({} %)", figure(drain.seconds), percent(drain.share))
+    }));
+    parts.extend(match report.ended_by {
+        Some(EndedBy::Duration) => {
+            Some(format!("ended by its duration: {} cut or never sent", plural(report.totals.cancelled, "turn")))
+        }
+        Some(EndedBy::Interrupt) => {
+            Some(format!("ended by a signal: {} cut or never sent", plural(report.totals.cancelled, "turn")))
+        }
+        Some(EndedBy::Plan) | None => None,
+    });
+    format!("windows: {}", parts.join(" · "))
+}
+
+/// The rate of the steady window that a metric of this key has; a dash for what is not one of its rates.
+pub(super) fn rate(window: &Window, key: &str) -> String {
+    let rate = match key {
+        "request_throughput" => window.request_throughput,
+        "output_throughput" => window.output_throughput,
+        "total_throughput" => window.total_throughput,
+        _ => None,
+    };
+    or_dash(rate, figure)
+}
+
+/// A row of latencies.
+pub(super) fn latency(grid: &mut Grid, name: String, summary: Option<&Summary>) {
+    let [mean, p50, p90, p95, p99] = Stat::ALL.map(|stat| or_dash(summary, |summary| statistic(summary, stat)));
+    grid.row([name, mean, p50, p90, p95, p99, whole(summary.map_or(0, |summary| summary.count))]);
+}
+
+/// The latencies of turns that were sent in the steady window, of those that were measured.
+pub(super) fn steady_latencies(window: &Window) -> Grid {
+    let mut grid = Grid::new(["steady (ms)", "mean", "p50", "p90", "p95", "p99", "samples"]);
+    for of in Latency::ALL {
+        if let Some(summary) = window.latency.get(of.key()).filter(|_| of != Latency::Answer) {
+            latency(&mut grid, of.label().to_owned(), Some(summary));
+        }
+    }
+    grid
+}
+
+/// What the client says of itself.
+pub(super) fn client(report: &RunReport) -> Vec<String> {
+    let client = &report.client;
+    let p99 = |lag: &Summary| format!("{} ms", figure(lag.p99));
+    let mut parts = vec![format!("send lag p99 {}", or_dash(client.send_lag_ms.as_ref(), p99))];
+    parts.extend(client.cap_wait_ms.as_ref().map(|wait| format!("of it cap wait p99 {}", p99(wait))));
+    parts.extend(client.runtime_lag_ms.as_ref().map(|lag| format!("runtime lag p99 {}", p99(lag))));
+    parts.extend(client.cpu_cores.map(|cores| {
+        let usable = report.manifest.host.cores.map_or(String::new(), |usable| format!(" of {usable}"));
+        format!("CPU {}{usable} cores", figure(cores))
+    }));
+    parts.extend(client.in_flight.mean.map(|mean| {
+        let max = client.in_flight.max.map_or(String::new(), |max| format!(" (max {})", whole(max)));
+        format!("{} turns in flight{max}", figure(mean))
+    }));
+    parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
+    parts.extend(client.connections.map(|connections| plural(connections, "connection")));
+    let mut lines = vec![format!("client: {}", parts.join(" · "))];
+    lines.extend(client.rate.map(|rate| {
+        let [planned, achieved] = [rate.planned, rate.achieved].map(|rate| or_dash(rate, figure));
+        format!(
+            "rate: {} sessions/s asked for, {planned} as the schedule came out, {achieved} as sent",
+            figure(rate.asked)
+        )
+    }));
+    lines
+}
