@@ -67,16 +67,23 @@ impl std::fmt::Display for Rank {
     }
 }
 
-/// An address without what may be secret in it: user and password, and the values of its query.
+/// An address without user and password.
 #[must_use]
-pub fn public_address(url: &str) -> String {
+pub fn without_user(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_end);
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-    let mut public = format!("{scheme}://{host}{path}");
-    for (at, part) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+    format!("{scheme}://{host}{path}")
+}
+
+/// An address without what may be secret in it: user and password, and the values of its query.
+#[must_use]
+pub fn public_address(url: &str) -> String {
+    let url = without_user(url);
+    let Some((path, query)) = url.split_once('?') else { return url };
+    let mut public = path.to_owned();
+    for (at, part) in query.split('&').enumerate() {
         public.push(if at == 0 { '?' } else { '&' });
         // A part without a name is a value.
         let name = part.split_once('=').map_or("", |(name, _)| name);

@@ -14,7 +14,7 @@ use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, r
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
 use crate::text::Vocabulary;
-use crate::units::Micros;
+use crate::units::{Micros, without_user};
 use crate::workload::{Plan, Prompt, Prompter};
 
 /// A server that answers.
@@ -58,8 +58,13 @@ impl Site {
         if trust == Trust::Anyone && base.starts_with("https://") {
             say::note("TLS certificates are not verified (--insecure)");
         }
-        let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !key.is_empty());
-        let headers = common_headers(&opening.spec.request.headers, api_key.as_deref()).exit_with(Exit::Usage)?;
+        // One authorization a request: the profile's header beats a user in the address, which beats the environment.
+        let profile = &opening.spec.request.headers;
+        let has_own = profile.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        let base = if has_own { without_user(&base) } else { base };
+        let has_user = without_user(&base) != base;
+        let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !(key.is_empty() || has_user));
+        let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
         let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
         let models = models(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;

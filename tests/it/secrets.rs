@@ -98,7 +98,7 @@ fn no_file_of_an_experiment_holds_a_secret_wherever_it_was_given() {
     let [a, b] = ["a", "b"].map(|arm| format!("{arm}={address}"));
     let more = ["--arm", &a, "--arm", &b, "--rounds=1", "--header", "X-Auth-Token=S3CRETH", "--metrics-url", &address];
     let body = ["--extra-request-body", "{\"api_key\":\"S3CRETB\",\"nested\":{\"token\":\"S3CRETB\"}}"];
-    let header = ["--header", "Authorization=Bearer S3CRET"];
+    let header = ["--api=chat", "--header", "Authorization=Bearer S3CRET"];
     let (exit, printed) = gspbench(&[&["ab"], &SMALL[..], &more, &body, &header].concat(), "", dir.path());
     assert_eq!(exit, 0, "{printed}");
     assert!(!printed.contains("S3CRET"), "{printed}");
