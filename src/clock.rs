@@ -96,7 +96,10 @@ impl Clock {
         match &self.0 {
             Kind::Wall(wall) => match wall.alarm() {
                 Some(alarm) => WallSleep { wall, alarm, due, registered: None }.await,
-                None => tokio::time::sleep_until((wall.start + due).into()).await,
+                None => match wall.start.checked_add(due) {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                },
             },
             Kind::Virtual(shared) => VirtualSleep { shared, due, registered: None }.await,
         }
@@ -324,6 +327,22 @@ mod tests {
             // The thread ends with its clock.
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn who_sleeps_for_ever_stops_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let clock = Clock::wall();
+        runtime.block_on(async {
+            for due in
+                [Duration::MAX, Duration::from_secs(u64::MAX / 2), Duration::from_secs(10_000_000_000_000_000_000)]
+            {
+                let mut sleep = Box::pin(clock.sleep_until(due));
+                assert!(futures::poll!(&mut sleep).is_pending());
+                clock.sleep_until(clock.now() + Duration::from_millis(2)).await;
+                assert!(futures::poll!(&mut sleep).is_pending());
+            }
+        });
     }
 
     #[test]

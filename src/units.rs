@@ -57,15 +57,52 @@ impl std::ops::Add for Micros {
 #[serde(transparent)]
 pub struct Rank(pub u16);
 
+/// Most ranks of one server that are believed, or simulated: some things take memory for each. The largest deployments
+/// have hundreds.
+pub const MOST_RANKS: u32 = 4096;
+
 impl std::fmt::Display for Rank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
+/// An address without what may be secret in it: user and password, and the values of its query.
+#[must_use]
+pub fn public_address(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority_end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let mut public = format!("{scheme}://{host}{path}");
+    for (at, part) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        public.push(if at == 0 { '?' } else { '&' });
+        // A part without a name is a value.
+        let name = part.split_once('=').map_or("", |(name, _)| name);
+        public.push_str(if part.is_empty() { "" } else { name });
+        public.push_str(if part.is_empty() { "" } else { "=(hidden)" });
+    }
+    public
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_public_address_has_neither_user_nor_values() {
+        let cases = [
+            ("http://h:1/v1", "http://h:1/v1"),
+            ("http://u:p@h:1/v1?k=S&x=S", "http://h:1/v1?k=(hidden)&x=(hidden)"),
+            ("https://u:p@ss@[::1]:8?S", "https://[::1]:8?=(hidden)"),
+            ("http://h/a@b", "http://h/a@b"),
+            ("sim:round_robin", "sim:round_robin"),
+        ];
+        for (url, public) in cases {
+            assert_eq!(public_address(url), public);
+        }
+    }
 
     #[test]
     fn a_span_never_goes_below_zero_and_rounds_to_the_nearest_microsecond() {

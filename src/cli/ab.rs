@@ -15,7 +15,7 @@ use crate::compare::{BlockResult, Comparison, compare};
 use crate::drive::Stop;
 use crate::experiment::{self, offset};
 use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
-use crate::report::{State, Verdict, metric};
+use crate::report::{State, Verdict, metric, public_experiment};
 use crate::store::{self, BlockState, Experiment, ExperimentDir};
 use crate::text::Vocabulary;
 use crate::{render, workload};
@@ -53,14 +53,17 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
     let spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
     if metric(&spec.primary).is_none() {
-        anyhow::bail!(super::facts::unknown_metric(&spec.primary));
+        return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
+    let targets: Vec<_> = spec.arms.iter().map(|arm| &arm.target).collect();
+    let moot = super::site::check_targets(&targets, &spec.run, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let dir =
         ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
+    say::notes(&moot);
     say::note(&super::facts::headline(&spec.run, &plan));
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
     let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
@@ -68,12 +71,12 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, &dir)? {
-        say::result(&render::terminal(&render::comparison(&comparison)));
+        say::result(&render::terminal(&render::comparison(&comparison)))?;
         exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));
-    Ok(exit)
+    done.failure.map_or(Ok(exit), Err)
 }
 
 /// An experiment about to run.
@@ -89,6 +92,8 @@ struct Done {
     results: Vec<BlockResult>,
     notes: Vec<String>,
     exit: Exit,
+    /// Why a block could not be run; none came after it.
+    failure: Option<anyhow::Error>,
 }
 
 impl Trial<'_> {
@@ -114,7 +119,7 @@ impl Trial<'_> {
     }
 
     async fn rounds(&self, sites: &[Site], stop: &Stop) -> anyhow::Result<Done> {
-        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok };
+        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok, failure: None };
         let blocks: Vec<_> = experiment::blocks(self.spec.rounds.get(), sites.len()).collect();
         let mut file = self.file(&blocks)?;
         self.dir.write_experiment(&file)?;
@@ -123,7 +128,17 @@ impl Trial<'_> {
             file.blocks[at].dir = self.dir.relative(&dir);
             file.blocks[at].state = BlockState::Running;
             self.dir.write_experiment(&file)?;
-            let Measured { report, notes } = self.block(*block, &sites[block.arm], stop, &dir).await?;
+            let Measured { report, notes } = match self.block(*block, &sites[block.arm], stop, &dir).await {
+                Ok(measured) => measured,
+                // What the other blocks have measured stands.
+                Err(why) => {
+                    file.blocks[at].state = BlockState::Failed;
+                    file.blocks[at].reason = Some(format!("{why:#}"));
+                    self.dir.write_experiment(&file)?;
+                    done.failure = Some(why.context(format!("round {}", block.round)));
+                    break;
+                }
+            };
             file.blocks[at].state = state_of(report.state, report.validity.verdict);
             self.dir.write_experiment(&file)?;
             let arm = self.spec.arms[block.arm].name.clone();
@@ -133,7 +148,8 @@ impl Trial<'_> {
             if report.state == State::Complete {
                 done.results.push(BlockResult { round: block.round, arm, report });
             }
-            if stop.sending.is_cancelled() {
+            // A signal that came after the last turn of a block has let that block end, but ends the experiment.
+            if stop.sending.is_cancelled() && at + 1 < blocks.len() {
                 done.exit = Exit::Interrupted;
                 break;
             }
@@ -178,9 +194,10 @@ impl Trial<'_> {
                 salt: spec.key.salt,
                 state: BlockState::Planned,
                 dir: String::new(),
+                reason: None,
             }
         });
-        Ok(Experiment::new(serde_json::to_value(self.spec)?, listed.collect()))
+        Ok(Experiment::new(serde_json::to_value(public_experiment(self.spec.clone()))?, listed.collect()))
     }
 }
 
@@ -217,11 +234,11 @@ async fn close(sites: Vec<Site>) {
     }
 }
 
-/// Compares what has run and writes it; nothing when an interrupt left no round with two arms.
+/// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
 fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
     let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
     let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
-        Err(_) if done.exit == Exit::Interrupted => return Ok(None),
+        Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,
     };
     dir.write_comparison(&comparison)?;

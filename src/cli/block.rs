@@ -1,6 +1,6 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,10 +16,13 @@ use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State};
+use crate::report::{
+    Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State, Unread, When,
+};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, Scrape, TargetError};
 use crate::text::Vocabulary;
+use crate::units::public_address;
 use crate::workload::{Observing, Plan, Prompter};
 
 /// What one block runs.
@@ -59,7 +62,8 @@ impl Block<'_> {
         progress.stage("warm-up");
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
-        let notes = self.flush().await.exit_with(Exit::Target)?;
+        let mut notes = self.flush().await.exit_with(Exit::Target)?;
+        notes.extend(self.site.facts.notes.iter().cloned());
         let before = self.scrape().await;
         progress.start();
         let witness = Witness::start();
@@ -71,6 +75,7 @@ impl Block<'_> {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
+            unread: self.unread(&before, &after),
             key_seen: KeySeen::Unknown,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -147,7 +152,7 @@ impl Block<'_> {
         let (_, failed) = tokio::join!(driving, watching);
         failed.map_or(Ok(()), |(kind, detail)| {
             let why = format!("every warm-up turn failed ({kind}): {}", detail.unwrap_or_default());
-            Err(TargetError::Refused { url: self.site.base.clone(), why })
+            Err(TargetError::refused(&self.site.base, why))
         })
     }
 
@@ -165,7 +170,7 @@ impl Block<'_> {
                     "the flush was refused ({said}); wait until the server is idle, or measure its cache as it is with \
                      --no-flush-cache"
                 );
-                Err(TargetError::Refused { url: self.site.base.clone(), why })
+                Err(TargetError::refused(&self.site.base, why))
             }
         }
     }
@@ -213,7 +218,7 @@ impl Block<'_> {
     fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
             .client(self.spec, clock, stop.cut.clone())
-            .map_err(|why| TargetError::Refused { url: self.site.base.clone(), why: format!("{why:#}") })
+            .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 
     fn load(&self, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
@@ -224,12 +229,36 @@ impl Block<'_> {
     /// The target and the further addresses, each with its scrape.
     async fn scrape(&self) -> BTreeMap<String, Scrape> {
         let mut scrapes = BTreeMap::new();
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+        for (name, source) in self.sources() {
             if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(source.clone(), scrape);
+                scrapes.insert(name, scrape);
             }
         }
         scrapes
+    }
+
+    /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
+    fn sources(&self) -> Vec<(String, &str)> {
+        let mut sources: Vec<(String, &str)> = vec![];
+        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+            let shown = public_address(source);
+            let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
+            let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
+            sources.push((name, source));
+        }
+        sources
+    }
+
+    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    fn unread(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<Unread> {
+        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
+            (true, true) => None,
+            (false, true) => Some(When::Before),
+            (true, false) => Some(When::After),
+            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
+        };
+        let sources = self.sources().into_iter();
+        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
     }
 }
 
@@ -255,8 +284,13 @@ fn at_once(limits: Limits, plan: &Plan) -> usize {
 
 /// The growth of every counter, the target's own first.
 fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let earlier = |source| before.get(source).map_or(&[][..], |scrape| &scrape.counters);
-    after.iter().flat_map(|(source, scrape)| CounterDelta::between(source, earlier(source), &scrape.counters)).collect()
+    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |scrapes: &'_ BTreeMap<String, Scrape>, source: &String| {
+        scrapes.get(source).map(|scrape| scrape.counters.clone())
+    };
+    let between =
+        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
+    sources.into_iter().flat_map(between).collect()
 }
 
 fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {

@@ -42,19 +42,18 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     };
     let baseline = args.baseline.as_ref().unwrap_or(&baseline);
     let comparison = compare(&results, baseline, &controls).exit_with(Exit::Usage)?;
-    let text = match args.format {
-        Format::Table => render::terminal(&render::comparison(&comparison)),
-        Format::Markdown => render::markdown(&render::comparison(&comparison)),
-        Format::Json => serde_json::to_string_pretty(&comparison)?,
-    };
-    say::result(&text);
+    match args.format {
+        Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
+        Format::Markdown => say::result(&render::markdown(&render::comparison(&comparison)))?,
+        Format::Json => say::json(&serde_json::to_string_pretty(&comparison)?)?,
+    }
     Ok(exit_of(&comparison))
 }
 
 /// Unlike work, or an arm without a valid block, compares nothing.
 pub(super) fn exit_of(comparison: &Comparison) -> Exit {
-    let all_void = comparison.arms.iter().any(|arm| arm.void_rounds.len() == arm.rounds.len());
-    if comparison.comparable && !all_void { Exit::Ok } else { Exit::Void }
+    let all_valid = comparison.arms.iter().all(crate::compare::Arm::has_valid_round);
+    if comparison.comparable && all_valid { Exit::Ok } else { Exit::Void }
 }
 
 /// The blocks of an experiment; its first arm is the baseline.
@@ -75,18 +74,64 @@ fn experiment(dir: &Path) -> anyhow::Result<Blocks> {
 }
 
 /// Single runs: each is a block of its own arm and round, where it says so, and else of an arm named like its directory.
+///
+/// # Errors
+/// When one cannot be read, or two would be the same block, of which only one could be shown.
 fn runs(dirs: &[PathBuf]) -> anyhow::Result<Blocks> {
-    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    let mut results = Vec::new();
-    for (dir, name) in dirs.iter().zip(names(dirs)) {
-        let report = load(dir)?;
-        let arm = report.manifest.arm.clone().unwrap_or(name);
-        let times = seen.entry(arm.clone()).or_default();
-        *times += 1;
-        results.push(BlockResult { round: report.manifest.round.unwrap_or(*times), arm, report });
+    let reports = dirs.iter().map(|dir| load(dir)).collect::<anyhow::Result<Vec<_>>>()?;
+    let arms: Vec<String> =
+        reports.iter().zip(names(dirs)).map(|(report, name)| report.manifest.arm.clone().unwrap_or(name)).collect();
+    let homes: Vec<_> =
+        reports.iter().zip(dirs).map(|(report, dir)| Some((experiment_of(dir), report.manifest.round?))).collect();
+    let rounds = number(&arms, &homes);
+    let mut seen = BTreeMap::new();
+    for ((arm, round), dir) in arms.iter().zip(&rounds).zip(dirs) {
+        if let Some(other) = seen.insert((arm, round), dir) {
+            let why = format!(
+                "`{}` and `{}` are both round {round} of the arm `{arm}`: give one of them",
+                other.display(),
+                dir.display()
+            );
+            return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
+        }
     }
-    let baseline = results.first().map(|block| block.arm.clone()).unwrap_or_default();
+    let baseline = arms.first().cloned().unwrap_or_default();
+    let blocks = rounds.into_iter().zip(arms).zip(reports);
+    let results = blocks.map(|((round, arm), report)| BlockResult { round, arm, report }).collect();
     Ok(Blocks { results, baseline, controls: vec![] })
+}
+
+/// The round of each run, by its arm and by the experiment and round that it comes from. Rounds of one experiment keep
+/// their numbers; those of several are numbered anew, in order of appearance. A run of no experiment is as many rounds of
+/// its arm as there are runs of that arm so far.
+fn number<Home: PartialEq>(arms: &[String], homes: &[Option<(Home, u32)>]) -> Vec<u32> {
+    let known: Vec<&(Home, u32)> = homes.iter().flatten().collect();
+    let is_one_experiment = known.iter().all(|home| home.0 == known[0].0);
+    let (mut rounds, mut times) = (Vec::<&(Home, u32)>::new(), BTreeMap::<&str, u32>::new());
+    let mut numbers = Vec::with_capacity(arms.len());
+    for (arm, home) in arms.iter().zip(homes) {
+        let times = times.entry(arm).or_default();
+        *times += 1;
+        numbers.push(match home {
+            None => *times,
+            Some((_, round)) if is_one_experiment => *round,
+            Some(home) => {
+                let at = rounds.iter().position(|known| *known == home).unwrap_or_else(|| {
+                    rounds.push(home);
+                    rounds.len() - 1
+                });
+                u32::try_from(at + 1).unwrap_or(u32::MAX)
+            }
+        });
+    }
+    numbers
+}
+
+/// The directory of the experiment that a block's directory lies in, as `round-01/ARM`.
+fn experiment_of(run: &Path) -> PathBuf {
+    let whole = std::fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
+    let levels = if whole.is_dir() { 2 } else { 3 };
+    whole.ancestors().nth(levels).unwrap_or(&whole).to_owned()
 }
 
 /// The last parts of the paths, or the paths whole where those are not all different.
@@ -97,4 +142,24 @@ fn names(dirs: &[PathBuf]) -> Vec<String> {
     short.sort();
     short.dedup();
     if short.len() == dirs.len() { names } else { dirs.iter().map(|dir| dir.display().to_string()).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_several_experiments_are_told_apart_and_those_of_one_keep_their_numbers() {
+        let of = |runs: &[(&str, Option<(&'static str, u32)>)]| {
+            let (arms, homes): (Vec<String>, Vec<_>) =
+                runs.iter().map(|(arm, home)| ((*arm).to_owned(), *home)).unzip();
+            number(&arms, &homes)
+        };
+        let (one, two) = (|round| Some(("e1", round)), |round| Some(("e2", round)));
+        assert_eq!(of(&[("a", one(1)), ("b", one(1)), ("a", two(1)), ("b", two(1))]), [1, 1, 2, 2]);
+        assert_eq!(of(&[("a", one(2)), ("a", two(1)), ("b", two(1)), ("b", one(2))]), [1, 2, 2, 1]);
+        assert_eq!(of(&[("a", one(3)), ("b", one(3)), ("b", one(2)), ("a", one(2))]), [3, 3, 2, 2]);
+        assert_eq!(of(&[("a", None), ("b", None), ("a", None)]), [1, 1, 2]);
+        assert_eq!(of(&[("a", None), ("b", one(1))]), [1, 1]);
+    }
 }

@@ -58,7 +58,7 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}", self.cause)
+        f.write_str(&super::say::words(&self.cause))
     }
 }
 

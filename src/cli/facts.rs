@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::site::Site;
 use crate::profile::RunSpec;
 use crate::record::{Place, TurnRecord};
-use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, metrics};
+use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, hide_fields, metrics};
 use crate::text::{TextError, Vocabulary};
+use crate::units::public_address;
 use crate::workload::{self, Observing, Plan};
 
 /// How a reply without usage is counted.
@@ -82,17 +83,22 @@ pub(super) fn observed(observing: &Observing<Place>) -> Option<ObservedOracle> {
 
 pub(super) fn server(site: &Site) -> ServerFacts {
     let facts = &site.facts;
+    let mut info = facts.info.clone();
+    info.iter_mut().for_each(hide_fields);
     ServerFacts {
-        address: Some(site.base.clone()),
+        address: Some(public_address(&site.base)),
         kind: facts.kind.clone(),
         version: facts.version.clone(),
         model: site.model.clone(),
         ranks: facts.ranks,
         load_balance_method: facts.load_balance_method.clone(),
         kv_tokens_per_rank: facts.kv_tokens_per_rank,
-        kv_tokens_total: facts.kv_tokens_per_rank.zip(facts.ranks).map(|(tokens, ranks)| tokens * u64::from(ranks)),
+        kv_tokens_total: facts
+            .kv_tokens_per_rank
+            .zip(facts.ranks)
+            .and_then(|(tokens, ranks)| tokens.checked_mul(ranks.into())),
         page_tokens: facts.page_tokens,
-        info: facts.info.clone(),
+        info,
         ..ServerFacts::default()
     }
 }

@@ -1,6 +1,8 @@
 //! The one table of flags: our names and bench_serving's, each mapped to a profile key. Every flag also answers to its name
 //! with underscores, since command lines of both spellings are pasted in.
 
+use std::num::IntErrorKind;
+
 use toml::Value;
 
 use crate::profile::Override;
@@ -112,7 +114,7 @@ impl Flag {
     pub(super) fn overrides(&self, value: &str) -> Result<Vec<Override>, String> {
         let number = |what: &str| format!("`{value}` is no {what}");
         Ok(match &self.effect {
-            Int(key) => vec![set(self.name, key, value.parse::<i64>().map_err(|_| number("whole number"))?)],
+            Int(key) => vec![set(self.name, key, whole(value)?)],
             Float(key) => vec![set(self.name, key, value.parse::<f64>().map_err(|_| number("number"))?)],
             Text(key) => vec![set(self.name, key, value)],
             Fixed(key, literal) => {
@@ -124,6 +126,16 @@ impl Flag {
             NotBuilt => return Err("what it asks for is not built yet".to_owned()),
         })
     }
+}
+
+/// A whole number as TOML can hold it.
+fn whole(value: &str) -> Result<i64, String> {
+    value.parse::<i64>().map_err(|why| match why.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
+            format!("`{value}` is out of range: the largest is {}", i64::MAX)
+        }
+        _ => format!("`{value}` is no whole number"),
+    })
 }
 
 fn dataset(name: &str) -> Result<Vec<Override>, String> {
@@ -170,7 +182,10 @@ fn tokenizer(path: &str) -> Result<Vec<Override>, String> {
 
 fn rate(value: &str) -> Result<Vec<Override>, String> {
     match value.parse::<f64>() {
-        Ok(rate) if rate.is_infinite() && rate > 0.0 => Ok(vec![Override::Unset { key: "load.rate".to_owned() }]),
+        Ok(rate) if rate.is_infinite() && rate > 0.0 => {
+            // What shapes the gaps of a rate goes with it.
+            Ok(["load.rate", "load.burstiness"].map(|key| Override::Unset { key: key.to_owned() }).to_vec())
+        }
         Ok(rate) => Ok(vec![set("request-rate", "load.rate", rate)]),
         Err(_) => Err(format!("`{value}` is no number: give sessions a second, or inf")),
     }

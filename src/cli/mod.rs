@@ -96,7 +96,13 @@ fn unknown(words: &[String]) -> Exit {
 /// Help and version are no mistakes.
 fn usage(shown: &clap::Error) -> Exit {
     let is_mistake = shown.use_stderr();
-    // A closed pipe is the reader's business.
-    let _ = shown.print();
-    if is_mistake { Exit::Usage } else { Exit::Ok }
+    match shown.print() {
+        _ if is_mistake => Exit::Usage,
+        // A closed pipe is the reader's business.
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+            say::note(&format!("error: cannot write to standard output: {why}"));
+            Exit::Internal
+        }
+        _ => Exit::Ok,
+    }
 }

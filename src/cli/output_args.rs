@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::store::Detail;
 
+/// A year: a clock can hold that.
+const LONGEST_READY_CHECK: u64 = 365 * 86_400;
+
 /// Shared by `run` and `ab`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Results")]
@@ -25,7 +28,8 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = humantime::parse_duration)]
     pub grace: Duration,
     /// Wait up to this many seconds until the server answers
-    #[arg(long, alias = "ready_check_timeout_sec", value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, alias = "ready_check_timeout_sec", value_name = "SECONDS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=LONGEST_READY_CHECK))]
     pub ready_check_timeout_sec: u64,
 }
 

@@ -36,7 +36,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     let spec = run_spec(&loaded.profile, &loaded.context(loaded.profile.arm.len() > 1))?;
     say::notes(&args.spec.notes);
     let text = if args.bodies { time_bodies(&spec)? } else { render::terminal(&render::plan(&summarise(&spec)?)) };
-    say::result(&text);
+    say::result(&text)?;
     Ok(Exit::Ok)
 }
 

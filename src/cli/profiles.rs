@@ -17,8 +17,8 @@ pub(super) struct ProfilesArgs {
 /// When there is no profile of that name.
 pub(super) fn run(args: &ProfilesArgs) -> anyhow::Result<Exit> {
     match args.name.as_deref() {
-        None => say::result(&list()),
-        Some(name) => say::result(text(name).exit_with(Exit::Usage)?),
+        None => say::result(&list())?,
+        Some(name) => say::result(text(name).exit_with(Exit::Usage)?)?,
     }
     Ok(Exit::Ok)
 }

@@ -36,12 +36,11 @@ pub(super) enum Format {
 /// When the directory holds no run that this program can read.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     let report = load(&args.dir)?;
-    let text = match args.format {
-        Format::Table => render::terminal(&render::run(&report)),
-        Format::Markdown => render::markdown(&render::run(&report)),
-        Format::Json => serde_json::to_string_pretty(&report)?,
-    };
-    say::result(&text);
+    match args.format {
+        Format::Table => say::result(&render::terminal(&render::run(&report)))?,
+        Format::Markdown => say::result(&render::markdown(&render::run(&report)))?,
+        Format::Json => say::json(&serde_json::to_string_pretty(&report)?)?,
+    }
     Ok(match report.validity.verdict {
         Verdict::Valid => Exit::Ok,
         Verdict::Void => Exit::Void,

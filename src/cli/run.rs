@@ -69,17 +69,19 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
     let spec = run_spec(&loaded.profile, &loaded.context(false))?;
     let target = args.address.target()?;
+    let moot = super::site::check_targets(&[&target], &spec, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
     descriptors::reserve(&spec, &plan)?;
     let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
     say::notes(&args.spec.notes);
+    say::notes(&moot);
     say::note(&super::facts::headline(&spec, &plan));
     let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
     let measured = interrupt::block_on(args.output.grace, |stop| async move { job.run(&stop).await });
     // A target that was never reached leaves nothing behind.
     let Measured { report, notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
-    say::result(&render::terminal(&render::run(&report)));
+    say::result(&render::terminal(&render::run(&report)))?;
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));
     Ok(exit_of(&report))

@@ -63,7 +63,7 @@ pub(super) struct SelftestArgs {
 pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
     interrupt::block_on(Duration::ZERO, |stop| async move {
         let mut best = None;
-        say::result(&Step::header());
+        say::result(&Step::header())?;
         for streams in &args.streams {
             let job = Job::new(args, *streams)?;
             if let Err(why) = descriptors::reserve(&job.spec, &job.plan) {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
                 break;
             }
             let step = job.measure(&stop).await?;
-            say::result(&step.line());
+            say::result(&step.line())?;
             if step.worst_us() > FAR_OFF * BOUND_US {
                 break;
             }
@@ -79,7 +79,7 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
                 best = Some(step);
             }
         }
-        say::result(&verdict(args, best.as_ref()));
+        say::result(&verdict(args, best.as_ref()))?;
         Ok(Exit::Ok)
     })
 }

@@ -136,6 +136,27 @@ impl SimArgs {
     }
 }
 
+/// The command line of a child, to be parsed before there is one.
+#[derive(Debug, clap::Parser)]
+struct Child {
+    #[command(flatten)]
+    sim: SimArgs,
+}
+
+/// Whether `gspbench sim` would start with these arguments of a parent.
+///
+/// # Errors
+/// One sentence.
+pub(super) fn check(arguments: Vec<std::ffi::OsString>) -> Result<(), String> {
+    let own = ["sim", "--port=0", "--exit-with-stdin"].map(std::ffi::OsString::from);
+    let child = <Child as clap::Parser>::try_parse_from(own.into_iter().chain(arguments)).map_err(|why| {
+        let text = why.to_string();
+        let sentence: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        sentence.join(" ").trim_start_matches("error: ").to_owned()
+    })?;
+    child.sim.settings().check().map_err(|why| why.to_string())
+}
+
 /// Serves until a signal, or until stdin closes if asked to.
 ///
 /// # Errors

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
 use super::say;
-use crate::client::{Client, Settings, Shape, Trust, transport};
+use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
-use crate::profile::{Api, RequestSpec, RunSpec, SimSpec, Target};
+use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
 use crate::text::Vocabulary;
@@ -22,7 +22,7 @@ use crate::workload::{Plan, Prompt, Prompter};
 pub(super) struct Site {
     pub target: Target,
     pub base: String,
-    /// For everything but turns: scrapes and flushes have connections of their own.
+    /// For everything but turns, with the headers that turns have: scrapes and flushes have connections of their own.
     pub http: reqwest::Client,
     pub facts: ServerFacts,
     pub model: Option<String>,
@@ -58,9 +58,10 @@ impl Site {
         if trust == Trust::Anyone && base.starts_with("https://") {
             say::note("TLS certificates are not verified (--insecure)");
         }
-        let http = transport(opening.spec.timeout.connect, &base, &trust).exit_with(Exit::Usage)?;
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !key.is_empty());
-        let models = models(&http, &base, api_key.as_deref(), opening.ready_timeout).await.exit_with(Exit::Target)?;
+        let headers = common_headers(&opening.spec.request.headers, api_key.as_deref()).exit_with(Exit::Usage)?;
+        let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
+        let models = models(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
         let facts = target::ask(&http, &base).await;
         let continuous_usage = opening.spec.request.api != Api::Generate;
@@ -125,9 +126,9 @@ impl Site {
     }
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
-        let refused = |why: String| TargetError::Refused { url: self.base.clone(), why };
+        let refused = |why: String| TargetError::refused(&self.base, why);
         let client =
-            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(format!("{why:#}")))?;
+            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(say::words(&why)))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 2);
@@ -140,9 +141,9 @@ impl Site {
         let url = self.url(spec.request.api);
         let said = turn.detail.clone().unwrap_or_else(|| failure.to_string());
         let why = match failure {
-            Failure::Connect | Failure::Tls => return Err(TargetError::Unreachable { url, why: said }),
-            Failure::Http(404 | 405) => format!(
-                "404 ({said}): no such route or model here; check the base URL and --model, or choose another route \
+            Failure::Connect | Failure::Tls => return Err(TargetError::unreachable(&url, said)),
+            Failure::Http(status @ (404 | 405)) => format!(
+                "{status} ({said}): no such route or model here; check the base URL and --model, or choose another route \
                  with --api chat, completions or generate"
             ),
             Failure::Http(status @ (401 | 403)) => {
@@ -151,7 +152,7 @@ impl Site {
             Failure::Http(status) => format!("refused the probe with {status}: {said}"),
             _ => format!("the probe failed ({failure}): {said}"),
         };
-        Err(TargetError::Refused { url, why })
+        Err(TargetError::refused(&url, why))
     }
 }
 
@@ -164,15 +165,10 @@ fn trust(request: &RequestSpec) -> Trust {
 }
 
 /// Waits until the server answers at all, for as long as it may take.
-async fn models(
-    http: &reqwest::Client,
-    base: &str,
-    api_key: Option<&str>,
-    ready_timeout: Duration,
-) -> Result<Vec<String>, TargetError> {
+async fn models(http: &reqwest::Client, base: &str, ready_timeout: Duration) -> Result<Vec<String>, TargetError> {
     let deadline = tokio::time::Instant::now() + ready_timeout;
     loop {
-        match target::models(http, base, api_key).await {
+        match target::models(http, base).await {
             Err(TargetError::Unreachable { .. }) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
@@ -187,9 +183,30 @@ fn choose_model(base: &str, asked: Option<&str>, served: &[String]) -> Result<Op
     let is_known = served.is_empty() || served.iter().any(|name| name == asked || name == "unknown");
     if !is_known {
         let why = format!("the model `{asked}` is not served here; --model takes one of: {}", served.join(", "));
-        return Err(TargetError::Refused { url: base.to_owned(), why });
+        return Err(TargetError::refused(base, why));
     }
     Ok(Some(asked.to_owned()))
+}
+
+/// Checks what a simulated server would only say after its start; notes of settings that change nothing.
+///
+/// # Errors
+/// When a simulated target, or `[sim]`, names what does not exist.
+pub(super) fn check_targets(targets: &[&Target], spec: &RunSpec, sim: &raw::Sim) -> Result<Vec<String>, ProfileError> {
+    let wrong = |text: String, why| ProfileError::Target { text, why };
+    let own = ["--preset=", "--prefix-affinity-guard="].into_iter().zip([&spec.sim.preset, &spec.sim.guard]);
+    let own = own.map(|(flag, value)| format!("{flag}{value}").into()).collect();
+    super::sim::check(own).map_err(|why| ProfileError::Value { key: "sim".to_owned(), why })?;
+    for target in targets {
+        if let Target::Sim { policy, settings } = target {
+            let arguments = sim_arguments(policy, settings, &spec.sim, spec);
+            super::sim::check(arguments).map_err(|why| wrong(target.to_string(), why))?;
+        }
+    }
+    let is_simulated = targets.iter().any(|target| matches!(target, Target::Sim { .. }));
+    let moot = [("sim.time_scale", sim.time_scale.is_some()), ("sim.guard", sim.guard.is_some())];
+    let moot = moot.into_iter().filter(|(_, is_given)| *is_given && !is_simulated);
+    Ok(moot.map(|(key, _)| format!("`{key}` changes nothing: no target is a simulated server")).collect())
 }
 
 /// The command line of a simulated server. Settings of the target beat those of the profile.

@@ -112,11 +112,25 @@ impl FromArgMatches for SpecArgs {
 impl SpecArgs {
     /// Flags take effect in the order of the table, whatever their order on the command line; `--set` comes last.
     fn collect(matches: &ArgMatches) -> anyhow::Result<Self> {
+        if matches.get_flag("flush-cache") && matches.get_flag("no-flush-cache") {
+            bail!("--flush-cache and --no-flush-cache contradict each other: give one of them");
+        }
+        let is_closed = matches
+            .get_many::<String>("request-rate")
+            .into_iter()
+            .flatten()
+            .next_back()
+            .is_some_and(|rate| rate.parse::<f64>().is_ok_and(|rate| rate == f64::INFINITY));
         let mut args = Self { profile: matches.get_one::<String>("profile").cloned(), ..Self::default() };
         for flag in FLAGS {
             for value in given(matches, flag) {
                 let changes =
                     flag.overrides(&value).map_err(anyhow::Error::msg).with_context(|| format!("--{}", flag.name))?;
+                // bench_serving's own command lines say both.
+                if flag.name == "burstiness" && is_closed {
+                    args.notes.push("--burstiness changes nothing: --request-rate inf has no gaps to shape".to_owned());
+                    continue;
+                }
                 args.overrides.extend(changes);
                 if let Effect::Moot(why) = flag.effect {
                     args.notes.push(format!("--{} changes nothing: {why}", flag.name));

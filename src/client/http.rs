@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use super::dial;
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
-use super::transport::{ClientError, Trust, builder};
+use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
@@ -74,20 +74,8 @@ impl Client {
     /// # Errors
     /// When a header is malformed or TLS cannot be set up.
     pub fn new(settings: Settings, clock: Clock, cancel: CancellationToken) -> Result<Self, ClientError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // A compressor would hold tokens back.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        for (name, value) in &settings.headers {
-            let wrong = || ClientError::Header { name: name.clone() };
-            headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value.parse().map_err(|_| wrong())?);
-        }
-        if let Some(key) = &settings.api_key {
-            let wrong = |_| ClientError::Header { name: "authorization".into() };
-            let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
+        let mut headers = common_headers(&settings.headers, settings.api_key.as_deref())?;
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let key_headers = settings
             .key_headers
             .iter()

@@ -13,4 +13,4 @@ pub use body::{Shape, encode};
 pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
-pub use transport::{ClientError, Trust, transport};
+pub use transport::{ClientError, Trust, common_headers, transport};

@@ -1,7 +1,10 @@
 //! The connections under the turns: one way to make them, whoever uses them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
 /// Whose TLS certificates are believed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -26,12 +29,41 @@ pub enum ClientError {
     Build(#[from] reqwest::Error),
 }
 
+/// The headers of every request of a run, on whatever route. A profile that names its own authorization means it, so it
+/// beats `api_key`, which comes from the environment.
+///
+/// # Errors
+/// When a header is malformed.
+pub fn common_headers(profile: &BTreeMap<String, String>, api_key: Option<&str>) -> Result<HeaderMap, ClientError> {
+    let mut headers = HeaderMap::new();
+    // A compressor would hold tokens back.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Some(key) = api_key {
+        let wrong = |_| ClientError::Header { name: "authorization".into() };
+        let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(wrong)?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    for (name, value) in profile {
+        let wrong = || ClientError::Header { name: name.clone() };
+        let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        headers.insert(name.parse::<HeaderName>().map_err(|_| wrong())?, value);
+    }
+    Ok(headers)
+}
+
 /// The pool and transport that every room uses: no proxy, no redirect, no retry, HTTP/1.1, no total timeout.
 ///
 /// # Errors
 /// When TLS cannot be set up.
-pub fn transport(connect_timeout: Duration, url: &str, trust: &Trust) -> Result<reqwest::Client, ClientError> {
-    Ok(builder(connect_timeout, url, trust)?.build()?)
+pub fn transport(
+    connect_timeout: Duration,
+    url: &str,
+    trust: &Trust,
+    headers: HeaderMap,
+) -> Result<reqwest::Client, ClientError> {
+    Ok(builder(connect_timeout, url, trust)?.default_headers(headers).build()?)
 }
 
 pub(super) fn builder(

@@ -1,7 +1,7 @@
 //! Whether two blocks of a round ran the same work.
 
 use super::shape::Difference;
-use crate::report::RunReport;
+use crate::report::{RunReport, State};
 
 /// Relative difference of the mean output length.
 const OUTPUT_LENGTH: f64 = 0.02;
@@ -19,9 +19,16 @@ pub(super) fn differences(round: u32, arm: &str, baseline: &RunReport, other: &R
             differ(field, a.to_owned(), b.to_owned());
         }
     };
+    equal("state", state(baseline), state(other));
     equal("digest", &baseline.workload.digest, &other.workload.digest);
     equal("client version", &baseline.manifest.version, &other.manifest.version);
+    equal("debug build", yes_no(baseline.manifest.debug_build), yes_no(other.manifest.debug_build));
     equal("api", &api(baseline), &api(other));
+    equal("load", &baseline.manifest.load(), &other.manifest.load());
+    equal("warm-up sessions", &warm_up(baseline), &warm_up(other));
+    if has_history(baseline) || has_history(other) {
+        equal("history", &history(baseline), &history(other));
+    }
     if let (Some(a), Some(b)) = (&baseline.server.model, &other.server.model) {
         equal("model", a, b);
     }
@@ -36,6 +43,30 @@ pub(super) fn differences(round: u32, arm: &str, baseline: &RunReport, other: &R
         differ("failure rate", format!("{:.1} %", a * 100.0), format!("{:.1} %", b * 100.0));
     }
     found
+}
+
+fn state(report: &RunReport) -> &'static str {
+    match report.state {
+        State::Running => "running",
+        State::Complete => "complete",
+        State::Interrupted => "interrupted",
+    }
+}
+
+fn yes_no(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+fn warm_up(report: &RunReport) -> String {
+    report.manifest.spec.load.warmup_sessions.to_string()
+}
+
+fn has_history(report: &RunReport) -> bool {
+    report.manifest.spec.workload.turns.get() > 1
+}
+
+fn history(report: &RunReport) -> String {
+    format!("{:?}", report.manifest.spec.workload.history).to_lowercase()
 }
 
 fn api(report: &RunReport) -> String {

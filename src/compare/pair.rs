@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::comparable::differences;
 use super::pool;
 use super::shape::{Comparison, Contrast, Difference, MetricRow, RoundRatio, SCHEMA};
-use crate::report::{Metric, RunReport, Verdict, metrics};
+use crate::report::{Metric, RunReport, State, Verdict, metrics};
 use crate::stats::{geometric_mean, rounded};
 
 /// One run of one arm in one round.
@@ -32,7 +32,7 @@ pub enum CompareError {
 type Rounds<'a> = BTreeMap<u32, &'a RunReport>;
 
 /// Lays arms side by side: `baseline` first, the others in order of appearance. Of two blocks of one arm in one round the
-/// valid one counts, else the later. Void blocks are listed, and none of their numbers is used.
+/// valid one counts, else the later. Void blocks and unfinished ones are listed, and none of their numbers is used.
 ///
 /// # Errors
 /// When there is nothing to pair.
@@ -89,8 +89,9 @@ fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str,
     Ok(arms)
 }
 
+/// A part of a plan is other work than the plan, however good its numbers are.
 fn is_valid(report: &RunReport) -> bool {
-    report.validity.verdict == Verdict::Valid
+    report.state == State::Complete && report.validity.verdict == Verdict::Valid
 }
 
 fn valid<'a>(rounds: &Rounds<'a>) -> Vec<&'a RunReport> {
@@ -143,8 +144,12 @@ fn unique(differences: Vec<Difference>) -> Vec<Difference> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
     use super::*;
     use crate::compare::Pooling;
+    use crate::profile::{Gaps, History, Pacing};
     use crate::report::tests::{answered_after, context, failed};
     use crate::report::{Accumulator, Closing, State};
 
@@ -209,6 +214,64 @@ mod tests {
         assert_eq!((alone.arms[1].void_rounds.as_slice(), alone.arms[1].planned), ([1].as_slice(), 1));
         let repeated = compare(&[block(1, "a", &[100]), block(1, "b", &[50]), void], "a", &[]).unwrap();
         assert_eq!(metric(&repeated, "ttft_ms.mean").contrasts[0].geometric_mean, Some(0.5));
+    }
+
+    #[test]
+    fn a_block_that_did_not_end_gives_no_number_and_is_not_comparable() {
+        for state in [State::Interrupted, State::Running] {
+            let mut half = block(1, "b", &[3_600]);
+            half.report.state = state;
+            for (blocks, at) in [
+                ([block(1, "a", &[100]), half.clone()], 1),
+                ([BlockResult { arm: "a".into(), ..half.clone() }, block(1, "b", &[100])], 0),
+            ] {
+                let comparison = compare(&blocks, "a", &[]).unwrap();
+                assert!(!comparison.comparable);
+                assert_eq!(comparison.differences[0].field, "state");
+                assert_eq!(metric(&comparison, "ttft_ms.mean").contrasts[0].geometric_mean, None);
+                let ratios = comparison.metrics.iter().flat_map(|row| &row.contrasts).flat_map(|of| &of.ratios);
+                assert!(ratios.into_iter().all(|round| round.ratio.is_none()));
+                let arm = &comparison.arms[at];
+                assert_eq!((arm.unfinished_rounds.as_slice(), arm.hit_rate.value), ([1].as_slice(), None));
+                assert!(!arm.has_valid_round());
+            }
+        }
+    }
+
+    #[test]
+    fn another_load_history_or_build_is_another_work() {
+        type Change = fn(&mut RunReport);
+        let sessions = |n| Pacing::Closed { sessions: NonZeroU32::new(n).unwrap() };
+        let open = Pacing::Open { per_second: 2.0, gaps: Gaps::Gamma(1.0), sessions: None };
+        let base = block(1, "a", &[100]);
+        assert_eq!(base.report.manifest.spec.load.pacing, sessions(2), "what the changes below change");
+        let changes: [(&str, Change); 9] = [
+            ("load", |r| r.manifest.spec.load.pacing = Pacing::Closed { sessions: NonZeroU32::new(16).unwrap() }),
+            ("load", |r| {
+                r.manifest.spec.load.pacing = Pacing::Open { per_second: 2.0, gaps: Gaps::Even, sessions: None };
+            }),
+            ("load", |r| r.manifest.spec.load.max_turns_in_flight = NonZeroU32::new(3)),
+            ("load", |r| r.manifest.spec.load.think = Duration::from_millis(1)),
+            ("load", |r| r.manifest.spec.load.duration = Some(Duration::from_secs(9))),
+            ("load", |r| r.manifest.spec.load.ramp_up = Duration::from_secs(1)),
+            ("warm-up sessions", |r| r.manifest.spec.load.warmup_sessions += 1),
+            ("debug build", |r| r.manifest.debug_build = true),
+            ("client version", |r| r.manifest.version = "9.9.9".into()),
+        ];
+        for (field, change) in changes {
+            let mut other = block(1, "b", &[100]);
+            change(&mut other.report);
+            let comparison = compare(&[base.clone(), other], "a", &[]).unwrap();
+            let fields: Vec<_> = comparison.differences.iter().map(|difference| difference.field.as_str()).collect();
+            assert_eq!((comparison.comparable, fields), (false, vec![field]));
+        }
+        let mut even = [base.clone(), block(1, "b", &[100])];
+        even.iter_mut().for_each(|block| block.report.manifest.spec.load.pacing = open);
+        assert!(compare(&even, "a", &[]).unwrap().comparable);
+        even[1].report.manifest.spec.workload.history = History::Synthetic;
+        assert!(compare(&even, "a", &[]).unwrap().comparable, "single turns have no history");
+        even.iter_mut().for_each(|block| block.report.manifest.spec.workload.turns = NonZeroU32::new(2).unwrap());
+        assert_eq!(compare(&even, "a", &[]).unwrap().differences[0].field, "history");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::shape::{Arm, ArmValue, Pooling};
-use crate::report::{Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, Summary, Verdict};
+use crate::report::{
+    Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, State, Summary, Verdict,
+};
 use crate::stats::{Distribution, mean, rounded};
 
 /// How a metric is pooled.
@@ -88,6 +90,11 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         stickiness: mean_of(valid, |r| r.affinity.stickiness),
         load_max_over_mean: mean_of(valid, |r| r.affinity.load_max_over_mean),
         ranks: rows(valid),
+        unfinished_rounds: all
+            .iter()
+            .filter(|(_, report)| report.state != State::Complete)
+            .map(|(round, _)| *round)
+            .collect(),
         void_rounds: all.iter().filter(|(_, report)| is_void(report)).map(|(round, _)| *round).collect(),
         voids: found(|r| &r.validity.voids),
         warnings: found(|r| &r.validity.warnings),

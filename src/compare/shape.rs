@@ -50,11 +50,22 @@ pub struct Arm {
     pub load_max_over_mean: Option<f64>,
     /// Sums over rounds; the TTFT from merged histograms.
     pub ranks: Vec<PlaceRow>,
+    /// Rounds whose block was interrupted, or still runs: none of its numbers is used.
+    #[serde(default)]
+    pub unfinished_rounds: Vec<u32>,
     /// Rounds whose block is void: none of its numbers is used.
     pub void_rounds: Vec<u32>,
     /// What was found in the blocks, with their rounds.
     pub voids: Vec<(u32, Finding)>,
     pub warnings: Vec<(u32, Finding)>,
+}
+
+impl Arm {
+    /// Whether the numbers of any block may be used.
+    #[must_use]
+    pub fn has_valid_round(&self) -> bool {
+        self.rounds.iter().any(|round| !self.void_rounds.contains(round) && !self.unfinished_rounds.contains(round))
+    }
 }
 
 /// Two arms that did not run the same work.

@@ -1,5 +1,7 @@
 //! What can be wrong with a profile or a flag; each message names the input and the way out.
 
+use crate::units::public_address;
+
 /// A profile, flag or arm that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
@@ -23,7 +25,7 @@ impl ProfileError {
     }
 
     pub(super) fn target(text: &str, why: &str) -> Self {
-        Self::Target { text: text.to_owned(), why: why.to_owned() }
+        Self::Target { text: public_address(text), why: why.to_owned() }
     }
 
     pub(super) fn arm(text: &str, why: &str) -> Self {

@@ -2,14 +2,29 @@
 //! After this no stage checks again.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{
     Api, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity,
     ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw, target,
 };
+use crate::units::MOST_RANKS;
+
+use crate::units::public_address;
 
 type Checked<T> = Result<T, ProfileError>;
+
+/// Longest span that a profile may give. Sums of some of them stay far from what a clock can hold.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Sessions a second.
+const RATES: RangeInclusive<f64> = 1e-6..=1e6;
+/// Shapes of a gamma distribution that floating point can draw from.
+const BURSTINESS: RangeInclusive<f64> = 1e-3..=1e6;
+/// How many times faster than real time a simulated server may run.
+const TIME_SCALES: RangeInclusive<f64> = 1e-3..=1e6;
+const MOST_KV_TOKENS: u64 = 1_000_000_000_000;
+const MOST_ROUNDS: u32 = 10_000;
 
 /// What the profile does not say and the command does.
 #[derive(Debug, Clone)]
@@ -35,7 +50,7 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
     let workload = workload_spec(workload, context)?;
     let spec = RunSpec {
         name: context.name.clone(),
-        key: key_spec(key, workload.turns),
+        key: key_spec(key, workload.turns)?,
         request: request_spec(request)?,
         load: load_spec(load)?,
         timeout: timeout_spec(timeout)?,
@@ -70,7 +85,7 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
     if arms[0].control {
         return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
     }
-    let rounds = at_least_one("experiment.rounds", profile.experiment.rounds.unwrap_or(6))?;
+    let rounds = one_to("experiment.rounds", profile.experiment.rounds.unwrap_or(6), MOST_ROUNDS)?;
     let primary = profile.experiment.primary.clone().unwrap_or_else(|| "ttft_ms.mean".to_owned());
     Ok(ExperimentSpec { run, rounds, primary, threshold: 0.02, arms })
 }
@@ -97,11 +112,16 @@ fn workload_spec(raw: &raw::Workload, context: &Context) -> Checked<WorkloadSpec
             _ => ProfileError::value("workload.kind", format!("\"{kind}\" is no kind of workload: give \"gsp\"")),
         });
     }
+    let ratio_is_given = raw.range_ratio.is_some();
     let ratio = raw.range_ratio.unwrap_or(1.0);
     if !(0.0..=1.0).contains(&ratio) {
         return Err(ProfileError::value("workload.range_ratio", format!("{ratio} is out of range: give 0 to 1")));
     }
     let length = |key: &str, raw: Option<raw::Length>, default: u32, least: u32| {
+        if ratio_is_given && matches!(raw, Some(raw::Length::Between { .. })) {
+            let why = "min and max say the range already: leave out `workload.range_ratio`, or give one number";
+            return Err(ProfileError::value(key, why));
+        }
         length(key, raw.unwrap_or(raw::Length::Exactly(default)), ratio, least)
     };
     let turns = at_least_one("workload.turns", raw.turns.unwrap_or(1))?;
@@ -183,15 +203,48 @@ fn history(raw: Option<&str>, turns: NonZeroU32, context: &Context) -> Checked<H
     }
 }
 
-fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> KeySpec {
+fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> Checked<KeySpec> {
     let by = if turns.get() == 1 { KeyScope::Group } else { KeyScope::Session };
     let headers = || ["x-smg-routing-key", "x-session-id"].map(str::to_owned).to_vec();
-    KeySpec {
+    let headers = raw.headers.clone().unwrap_or_else(headers);
+    headers.iter().try_for_each(|name| check_header("key.headers", name, ""))?;
+    Ok(KeySpec {
         by: raw.by.unwrap_or(by),
         salt: raw.salt.unwrap_or(0),
-        headers: raw.headers.clone().unwrap_or_else(headers),
+        headers,
         body_field: Some(raw.body_field.clone().unwrap_or_else(|| "routing_key".to_owned())).filter(|f| !f.is_empty()),
+    })
+}
+
+/// Body fields that this program writes itself, with the way out; a second one of a name would be read by some servers and
+/// not by others.
+const RESERVED: [(&str, &str); 7] = [
+    ("messages", "the workload writes the prompt: leave it out"),
+    ("prompt", "the workload writes the prompt: leave it out"),
+    ("text", "the workload writes the prompt: leave it out"),
+    ("input_ids", "the workload writes the prompt: use `request.prompt_as` = \"ids\""),
+    ("stream", "every request is streamed: leave it out"),
+    ("model", "use `request.model`, or --model"),
+    ("rid", "each turn has an id of its own: leave it out"),
+];
+
+/// Headers that the connection writes itself.
+const FRAMING: [&str; 9] =
+    ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+fn check_header(key: &str, name: &str, value: &str) -> Checked<()> {
+    let refused = |why: &str| Err(ProfileError::value(key, format!("`{name}`: {why}")));
+    if reqwest::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        return refused("no name that HTTP allows: letters, digits and dashes");
     }
+    if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
+        return refused("the connection writes this header itself: leave it out");
+    }
+    // The value may be a secret, and is not repeated.
+    if reqwest::header::HeaderValue::from_str(value).is_err() {
+        return refused("its value holds characters that HTTP does not allow: give printable ASCII");
+    }
+    Ok(())
 }
 
 fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
@@ -214,8 +267,13 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
             "several choices a request cannot be timed: leave `n` out",
         ));
     }
-    if extra_body.get("stream").is_some_and(|stream| stream != true) {
-        return Err(ProfileError::value("request.extra_body.stream", "every request is streamed: leave it out"));
+    for (field, way_out) in RESERVED {
+        if extra_body.contains_key(field) {
+            return Err(ProfileError::value(&format!("request.extra_body.{field}"), way_out));
+        }
+    }
+    for (name, value) in &raw.headers {
+        check_header("request.headers", name, value)?;
     }
     let insecure = raw.insecure.unwrap_or(false);
     if insecure && raw.ca_file.is_some() {
@@ -242,9 +300,9 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
     let burstiness = raw.burstiness.unwrap_or(1.0);
     let gaps = match burstiness {
         f64::INFINITY => Gaps::Even,
-        shape if shape > 0.0 => Gaps::Gamma(shape),
+        shape if BURSTINESS.contains(&shape) => Gaps::Gamma(shape),
         _ => {
-            let why = format!("{burstiness}: give a number above 0; 1 is Poisson, inf is evenly spaced");
+            let why = format!("{burstiness}: give 0.001 to 1000000; 1 is Poisson, inf is evenly spaced");
             return Err(ProfileError::value("load.burstiness", why));
         }
     };
@@ -253,11 +311,11 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
             return Err(ProfileError::value("load.burstiness", "it shapes the gaps of a rate: give `load.rate` too"));
         }
         None => Pacing::Closed { sessions: cap.unwrap_or(const { NonZeroU32::new(32).expect("32 is not 0") }) },
-        Some(rate) if rate.is_finite() && rate > 0.0 => Pacing::Open { per_second: rate, gaps, sessions: cap },
+        Some(rate) if RATES.contains(&rate) => Pacing::Open { per_second: rate, gaps, sessions: cap },
         Some(rate) => {
             return Err(ProfileError::value(
                 "load.rate",
-                format!("{rate}: give sessions a second, above 0, or leave it out"),
+                format!("{rate}: give sessions a second, above 0 (0.000001 to 1000000), or leave it out"),
             ));
         }
     };
@@ -299,22 +357,27 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
 }
 
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
+    for url in raw.metrics_urls.iter().flatten() {
+        let is_http = reqwest::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+        if !is_http {
+            let why = format!("`{}` is no address: give http://HOST:PORT", public_address(url));
+            return Err(ProfileError::value("server.metrics_urls", why));
+        }
+    }
     Ok(ServerSpec {
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
         flush: raw.flush.unwrap_or(true),
         flush_timeout: span("server.flush_timeout", raw.flush_timeout.as_deref(), Duration::from_secs(60))?,
-        ranks: at_least_one("server.ranks", raw.ranks.unwrap_or(8))?,
-        kv_tokens_per_rank: raw.kv_tokens_per_rank.unwrap_or(1_050_000),
+        ranks: one_to("server.ranks", raw.ranks.unwrap_or(8), MOST_RANKS)?,
+        kv_tokens_per_rank: kv_tokens(raw.kv_tokens_per_rank.unwrap_or(1_050_000))?,
     })
 }
 
 fn sim_spec(raw: &raw::Sim) -> Checked<SimSpec> {
     let time_scale = raw.time_scale.unwrap_or(1.0);
-    if !(time_scale.is_finite() && time_scale > 0.0) {
-        return Err(ProfileError::value(
-            "sim.time_scale",
-            format!("{time_scale}: give how many times faster, above 0"),
-        ));
+    if !TIME_SCALES.contains(&time_scale) {
+        let why = format!("{time_scale}: give how many times faster, above 0 (0.001 to 1000000)");
+        return Err(ProfileError::value("sim.time_scale", why));
     }
     Ok(SimSpec {
         preset: raw.preset.clone().unwrap_or_else(|| "generic-8xh100".to_owned()),
@@ -355,13 +418,33 @@ fn at_least_one(key: &str, n: u32) -> Checked<NonZeroU32> {
     NonZeroU32::new(n).ok_or_else(|| ProfileError::value(key, "0 leaves nothing to do: give at least 1"))
 }
 
+fn one_to(key: &str, n: u32, most: u32) -> Checked<NonZeroU32> {
+    let n = at_least_one(key, n)?;
+    if n.get() > most {
+        return Err(ProfileError::value(key, format!("{n} is too large: give at most {most}")));
+    }
+    Ok(n)
+}
+
+fn kv_tokens(tokens: u64) -> Checked<u64> {
+    if !(1..=MOST_KV_TOKENS).contains(&tokens) {
+        let why = format!("{tokens} tokens: give what the cache of one rank holds, 1 to {MOST_KV_TOKENS}");
+        return Err(ProfileError::value("server.kv_tokens_per_rank", why));
+    }
+    Ok(tokens)
+}
+
 fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
     let Some(text) = text else { return Ok(default) };
     let wrong = || ProfileError::value(key, format!("\"{text}\" is no span: write it as \"90s\" or \"1m 30s\""));
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    humantime::parse_duration(text).map_err(|_| wrong())
+    let span = humantime::parse_duration(text).map_err(|_| wrong())?;
+    if span > LONGEST {
+        return Err(ProfileError::value(key, format!("\"{text}\" is too long: give at most 10 years, as in \"90s\"")));
+    }
+    Ok(span)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{ArmSpec, ProfileError, Target, raw};
+use crate::units::public_address;
 
 impl std::str::FromStr for Target {
     type Err = ProfileError;
@@ -44,7 +45,8 @@ fn sim_target(text: &str, sim: &str) -> Result<Target, ProfileError> {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Url(url) => f.write_str(url),
+            // Shown and stored in many places, so it tells no secret.
+            Self::Url(url) => f.write_str(&public_address(url)),
             Self::Sim { policy, settings } => {
                 write!(f, "sim:{policy}")?;
                 settings.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))

@@ -34,7 +34,7 @@ fn push_table(out: &mut String, grid: &Grid) {
 
 /// Text inside a tag, where GitHub reads no markdown.
 fn as_html(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace(char::is_control, " ").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Text of servers, files and users must not become markup; `~` twice in a line would strike out what is between.

@@ -11,7 +11,7 @@ const WIDTH: usize = 110;
 /// The page as terminal text, ending in a newline.
 #[must_use]
 pub fn terminal(page: &Page) -> String {
-    let mut out = format!("{}\n", page.title);
+    let mut out = format!("{}\n", clean(&page.title));
     for section in &page.sections {
         match section {
             Section::Lines(lines) => lines.iter().for_each(|line| push_wrapped(&mut out, line)),
@@ -64,6 +64,21 @@ fn push_wrapped(out: &mut String, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_part_of_a_page_steers_the_terminal() {
+        let evil = || "a\u{1b}]0;x\u{7}\u{9b}31m".to_owned();
+        let grid = || Grid { header: vec![evil(), evil()], rows: vec![vec![evil(), evil()]] };
+        let sections = vec![
+            Section::Lines(vec![evil()]),
+            Section::Table(grid()),
+            Section::Details { summary: evil(), tables: vec![grid()] },
+        ];
+        let page = Page { title: evil(), sections };
+        for text in [terminal(&page), super::super::markdown(&page)] {
+            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        }
+    }
 
     #[test]
     fn lines_wrap_between_words_and_control_characters_are_shown_as_such() {

@@ -109,6 +109,7 @@ fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
         stickiness: None,
         load_max_over_mean: Some(1.01),
         ranks: vec![PlaceRow { ttft_ms: Some(summary(512, ttft)), ..report.ranks[0].clone() }],
+        unfinished_rounds: vec![],
         void_rounds: vec![],
         voids: vec![],
         warnings: vec![(1, warning()), (2, warning())],

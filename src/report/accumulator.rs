@@ -5,11 +5,10 @@
 
 use super::affinity::{Affinity, Follow, Spilled};
 use super::latency::{Latency, millis};
-use super::ratio;
 use super::redact::redacted;
 use super::shape::{
     Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
-    State, Totals, Windows, WorkloadFacts,
+    State, Totals, Unread, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
 use super::{audit, cold};
@@ -32,6 +31,7 @@ pub struct Closing {
     /// Absent when it is not known, as of a run that was killed.
     pub ended_by: Option<EndedBy>,
     pub counters: Vec<CounterDelta>,
+    pub unread: Vec<Unread>,
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
@@ -71,6 +71,7 @@ impl Closing {
             state,
             ended_by: None,
             counters: vec![],
+            unread: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
@@ -117,7 +118,7 @@ impl Accumulator {
     /// Cheap enough for ten calls a second.
     #[must_use]
     pub fn live(&self) -> Live {
-        let Totals { complete, failed, cancelled, skipped, output_tokens, cached_tokens, .. } = &self.tally.totals;
+        let Totals { complete, failed, cancelled, skipped, output_tokens, .. } = &self.tally.totals;
         let ttfts = self.tally.latency(Latency::Ttft);
         let ttft = |q| Some(ttfts.quantile(q)? / 1e3);
         Live {
@@ -128,17 +129,28 @@ impl Accumulator {
             output_tokens: output_tokens.unwrap_or(0) + self.tally.cut_tokens,
             ttft_p50_ms: ttft(Quantile::P50),
             ttft_p99_ms: ttft(Quantile::P99),
-            hit_rate: cached_tokens.and_then(|cached| ratio(cached, self.tally.covered_prompt_tokens)),
+            hit_rate: self.tally.hit_rate(),
         }
     }
 
     /// The report. It may be asked for at any time: a run under way is a state like any other.
     #[must_use]
     pub fn finish(&self, closing: Closing) -> RunReport {
-        let Closing { state, ended_by, counters, key_seen, observed, in_flight_max, redials, runtime_lag, cpu_cores } =
-            closing;
+        let Closing {
+            state,
+            ended_by,
+            counters,
+            unread,
+            key_seen,
+            observed,
+            in_flight_max,
+            redials,
+            runtime_lag,
+            cpu_cores,
+        } = closing;
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
+        server.unread = unread;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
         let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
@@ -196,8 +208,8 @@ fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
     let spills: Vec<f64> = counters
         .iter()
         .filter(|counter| counter.role == Some(CounterRole::Spills))
-        .filter_map(|counter| counter.delta)
-        .collect();
+        .map(|counter| counter.delta)
+        .collect::<Option<_>>()?;
     let turns = spills.iter().sum::<f64>().round() as u64;
     (!spills.is_empty()).then(|| Spilled { turns, from: "simulator".into() })
 }

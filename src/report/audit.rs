@@ -71,6 +71,8 @@ pub enum FindingKind {
     Rate,
     /// A counter of the server fell during the run.
     Restart,
+    /// Counters of an address could not be read.
+    Scrape,
     /// The run ended before its plan.
     Interrupted,
     /// Token counts are estimates.
@@ -86,11 +88,20 @@ pub(super) type Judged = (Finding, Verdict);
 
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
-    let checks = [restart, cold, errors, reconcile::hit, reconcile::hit_by_place, reconcile::traffic, output_length];
+    let checks = [
+        restart,
+        cold,
+        errors,
+        reconcile::possible,
+        reconcile::hit,
+        reconcile::hit_by_place,
+        reconcile::traffic,
+        output_length,
+    ];
     let notes = [interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
-    let (voids, warnings): (Vec<Judged>, Vec<Judged>) =
-        checks.filter_map(|check| check(report)).partition(|(_, verdict)| *verdict == Verdict::Void);
+    let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
+    let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
     Validity {
         verdict: if voids.is_empty() { Verdict::Valid } else { Verdict::Void },

@@ -48,6 +48,35 @@ fn cached_tokens_of_client_and_server_must_agree() {
 }
 
 #[test]
+fn more_cached_tokens_than_the_prompt_had_void_the_run_and_give_no_rate() {
+    // Also where the sums would hide it.
+    for others in [100, 0] {
+        let turns: Vec<TurnRecord> = (0..4).map(|s| served(s, 0, 0, if s == 0 { 101 } else { others })).collect();
+        let report = report(&turns);
+        assert_eq!(kinds(&report.validity.voids), [FindingKind::Hit]);
+        assert_eq!((report.metrics.cache_hit_rate.value, report.totals.cached_above_prompt_turns), (None, 1));
+    }
+    let full = report(&[served(0, 0, 0, 100)]);
+    assert_eq!((full.validity.voids.len(), full.metrics.cache_hit_rate.value), (0, Some(1.0)));
+    let row = &report(&[served(0, 0, 1, 400)]).ranks[1];
+    assert_eq!((row.cached_tokens, row.hit_rate), (Some(400), None));
+}
+
+#[test]
+fn each_address_that_could_not_be_read_is_named() {
+    let mut accumulator = Accumulator::new(context(1, 1));
+    accumulator.add(&served(0, 0, 0, 0));
+    let unread = [("http://a", When::Before), ("http://b", When::After), ("http://c", When::Both)]
+        .map(|(source, when)| Unread { source: source.into(), when });
+    let closing = Closing { unread: unread.to_vec(), ..Closing::plain(State::Complete) };
+    let Validity { voids, warnings, .. } = accumulator.finish(closing).validity;
+    assert_eq!((kinds(&voids), kinds(&warnings)), (vec![], vec![FindingKind::Scrape; 3]));
+    for (warning, words) in warnings.iter().zip(["http://a", "after", "before or after"]) {
+        assert!(warning.seen.contains(words), "{}", warning.seen);
+    }
+}
+
+#[test]
 fn spills_are_those_that_the_simulator_counted() {
     let mut accumulator = Accumulator::new(context(1, 1));
     accumulator.add(&served(0, 0, 0, 0));

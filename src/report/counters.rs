@@ -6,27 +6,32 @@ use super::shape::{CounterDelta, ServerFacts};
 use crate::record::{CounterRole, Place, ServerCounter};
 
 impl CounterDelta {
-    /// The growth of every counter that `after` holds, of one address. One that only the later scrape has started from
-    /// nothing; one that fell has started again, and what it counted in between is lost.
+    /// The growth of every counter of one address, over two scrapes of which either may have failed. A counter that only
+    /// the later scrape has started from nothing; one that fell has started again, and what it counted in between is lost.
+    /// A scrape that failed says nothing of any counter: none has a growth then.
     #[must_use]
-    pub fn between(source: &str, before: &[ServerCounter], after: &[ServerCounter]) -> Vec<Self> {
+    pub fn between(source: &str, before: Option<&[ServerCounter]>, after: Option<&[ServerCounter]>) -> Vec<Self> {
         let key = |counter: &ServerCounter| (counter.name.clone(), counter.labels.clone());
-        let earlier: BTreeMap<_, f64> = before.iter().map(|counter| (key(counter), counter.value)).collect();
+        let values = |scrape: Option<&[ServerCounter]>| -> BTreeMap<_, f64> {
+            scrape.unwrap_or_default().iter().map(|counter| (key(counter), counter.value)).collect()
+        };
+        let (earlier, later) = (values(before), values(after));
         let delta = |counter: &ServerCounter| {
-            let before = earlier.get(&key(counter)).copied();
-            let growth = counter.value - before.unwrap_or(0.0);
+            let (first, last) = (earlier.get(&key(counter)).copied(), later.get(&key(counter)).copied());
+            let start = first.or(before.map(|_| 0.0));
             Self {
                 source: source.to_owned(),
                 name: counter.name.clone(),
                 labels: counter.labels.clone(),
                 role: Some(counter.role),
                 place: counter.place.clone(),
-                before,
-                after: Some(counter.value),
-                delta: (growth >= 0.0).then_some(growth),
+                before: first,
+                after: last,
+                delta: last.zip(start).map(|(last, start)| last - start).filter(|growth| *growth >= 0.0),
             }
         };
-        after.iter().map(delta).collect()
+        let gone = before.unwrap_or_default().iter().filter(|counter| !later.contains_key(&key(counter)));
+        after.unwrap_or_default().iter().chain(gone).map(delta).collect()
     }
 
     /// Whether it fell: its server started again during the run.
@@ -82,7 +87,7 @@ mod tests {
         use CounterRole::{CachedTokens, Requests};
         let before = [counter(CachedTokens, 0, 7_000.0), counter(Requests, 0, 10_000.0)];
         let after = [counter(CachedTokens, 0, 7_100.0), counter(CachedTokens, 1, 50.0), counter(Requests, 0, 500.0)];
-        let deltas = CounterDelta::between("http://h", &before, &after);
+        let deltas = CounterDelta::between("http://h", Some(&before), Some(&after));
         let growth: Vec<_> = deltas.iter().map(|delta| delta.delta).collect();
         assert_eq!(growth, [Some(100.0), Some(50.0), None]);
         assert_eq!(deltas.iter().map(CounterDelta::fell).collect::<Vec<_>>(), [false, false, true]);
@@ -93,9 +98,27 @@ mod tests {
     }
 
     #[test]
+    fn a_scrape_that_failed_is_no_scrape_of_zeros() {
+        use CounterRole::{CachedTokens, Requests};
+        let seen = [counter(CachedTokens, 0, 7_000.0), counter(Requests, 0, 10.0)];
+        for (before, after) in [(None, Some(&seen[..])), (Some(&seen[..]), None)] {
+            let deltas = CounterDelta::between("http://h", before, after);
+            assert_eq!(deltas.iter().map(|of| of.before.or(of.after)).collect::<Vec<_>>(), [Some(7_000.0), Some(10.0)]);
+            assert!(deltas.iter().all(|of| of.delta.is_none() && !of.fell()));
+            let facts = ServerFacts { counters: deltas, ..ServerFacts::default() };
+            assert_eq!((facts.growth(CachedTokens), facts.growth(Requests)), (None, None));
+        }
+        assert_eq!(CounterDelta::between("http://h", None, None), []);
+        // A counter that went away has been reset, whatever the others of its role say.
+        let deltas = CounterDelta::between("http://h", Some(&seen), Some(&seen[..1]));
+        assert_eq!(deltas.iter().map(|of| of.delta).collect::<Vec<_>>(), [Some(0.0), None]);
+    }
+
+    #[test]
     fn the_targets_own_word_outweighs_that_of_further_addresses() {
         use CounterRole::CachedTokens;
-        let of = |source: &str, value| CounterDelta::between(source, &[], &[counter(CachedTokens, 0, value)]);
+        let of =
+            |source: &str, value| CounterDelta::between(source, Some(&[]), Some(&[counter(CachedTokens, 0, value)]));
         let mut facts = ServerFacts { address: Some("http://router".into()), ..ServerFacts::default() };
         facts.counters = [of("http://w0", 3.0), of("http://w1", 4.0)].concat();
         assert_eq!(facts.growth(CachedTokens), Some(7.0), "the router says nothing: its workers together");

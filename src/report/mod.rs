@@ -23,9 +23,11 @@ pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
+pub use redact::{hide_fields, public_experiment};
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
-    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Window, Windows, WorkloadFacts,
+    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
+    WorkloadFacts,
 };
 
 pub use crate::record::EndedBy;

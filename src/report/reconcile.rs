@@ -1,13 +1,45 @@
 //! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
 
-use super::audit::{FindingKind, Judged, Limits, finding, percent};
-use super::shape::RunReport;
+use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
+use super::shape::{RunReport, Unread, When};
 use crate::record::CounterRole;
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
 /// Relative surplus of prompt tokens that the server counted.
 const TRAFFIC: Limits = Limits { void: f64::INFINITY, warning: 0.005 };
+
+/// No prompt holds more cached tokens than tokens.
+pub(super) fn possible(report: &RunReport) -> Option<Judged> {
+    let turns = report.totals.cached_above_prompt_turns;
+    (turns > 0).then(|| {
+        let finding = finding(
+            FindingKind::Hit,
+            format!("{turns} replies report more cached tokens than their prompt had"),
+            Some("none".into()),
+            "the server's count of cached tokens, or of prompt tokens, is wrong: no hit rate is given",
+            "compare `cached_tokens` and `prompt_tokens` in requests.jsonl with the server's counters, and tell its makers",
+        );
+        (finding, Verdict::Void)
+    })
+}
+
+/// Counters that could not be read at an end of the run have no growth.
+pub(super) fn unread(unread: &Unread) -> Judged {
+    let when = match unread.when {
+        When::Before => "before the run",
+        When::After => "after the run",
+        When::Both => "before or after the run",
+    };
+    let finding = finding(
+        FindingKind::Scrape,
+        format!("the counters of {} could not be read {when}", unread.source),
+        None,
+        "what they say of this run is unknown, and it was not set against the replies",
+        "see that its /metrics answers all the time, or leave it out of --metrics-url",
+    );
+    (finding, Verdict::Valid)
+}
 
 /// Cached tokens of the whole server.
 pub(super) fn hit(report: &RunReport) -> Option<Judged> {

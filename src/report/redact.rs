@@ -1,38 +1,147 @@
-//! Secrets stay out of files that people attach to pull requests.
+//! Secrets stay out of files that people attach to pull requests. What is shown is listed, and everything else hidden:
+//! nobody can list the names that gateways give their keys.
+
+use serde_json::Value;
 
 use super::shape::Manifest;
+use crate::profile::{ExperimentSpec, RunSpec, Target};
+use crate::units::public_address;
 
 const HIDDEN: &str = "(hidden)";
 
-/// Names of headers, in lower case, whose values are secrets.
-const SECRET: [&str; 5] = ["authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"];
+/// Headers, in lower case, whose values are no secrets; `x-smg-` begins those of SMG.
+const HARMLESS: [&str; 7] =
+    ["accept", "accept-encoding", "content-type", "user-agent", "x-correlation-id", "x-request-id", "x-session-id"];
 
-/// The manifest without the values of secret headers, in the command line and in the specification.
+/// A field with one of these in its name is hidden whatever it holds.
+const ALWAYS: [&str; 5] = ["secret", "passw", "auth", "credential", "cookie"];
+
+/// A field with one of these in its name is hidden where it holds text: `max_tokens` is a number.
+const TEXT_OF: [&str; 2] = ["key", "token"];
+
+/// Flags, with dashes, whose next argument is a header, a body or an assignment.
+const CARRIERS: [&str; 3] = ["--header", "--extra-request-body", "--set"];
+
+/// The manifest without secrets, in the command line, the specification and the addresses.
 pub(super) fn redacted(mut manifest: Manifest) -> Manifest {
-    for (name, value) in &mut manifest.spec.request.headers {
-        if is_secret(name) {
-            HIDDEN.clone_into(value);
-        }
-    }
-    for argument in &mut manifest.argv {
-        if let Some(kept) = secret_header(argument) {
-            *argument = format!("{}{HIDDEN}", &argument[..kept]);
-        }
-    }
+    hide_in_spec(&mut manifest.spec);
+    manifest.target.iter_mut().for_each(hide_in_target);
+    manifest.argv = public_arguments(&manifest.argv);
     manifest
 }
 
-fn is_secret(header: &str) -> bool {
-    SECRET.contains(&header.to_ascii_lowercase().as_str())
+/// An experiment's specification without secrets.
+#[must_use]
+pub fn public_experiment(mut spec: ExperimentSpec) -> ExperimentSpec {
+    hide_in_spec(&mut spec.run);
+    spec.arms.iter_mut().for_each(|arm| hide_in_target(&mut arm.target));
+    spec
 }
 
-/// Where the value begins in `Name: value`, `Name=value` or `--header=Name: value`, when the name is a secret one.
-fn secret_header(argument: &str) -> Option<usize> {
-    let starts = std::iter::once(0).chain(argument.match_indices('=').map(|(at, _)| at + 1));
-    starts.into_iter().find_map(|start| {
-        let name_end = start + argument[start..].find([':', '='])?;
-        is_secret(argument[start..name_end].trim()).then_some(name_end + 1)
-    })
+/// Hides the values of fields that are named like secrets, at any depth: SGLang tells its own API key in `/server_info`.
+pub fn hide_fields(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| hide_field(name, value)),
+        Value::Array(items) => items.iter_mut().for_each(hide_fields),
+        _ => {}
+    }
+}
+
+fn hide_field(name: &str, value: &mut Value) {
+    let name = name.to_ascii_lowercase().replace("tokenizer", "");
+    let is_named = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    match value {
+        Value::Null | Value::Bool(_) => {}
+        Value::String(_) if is_named(&TEXT_OF) || is_named(&ALWAYS) => *value = HIDDEN.into(),
+        Value::Object(_) | Value::Array(_) if is_named(&TEXT_OF) => hide_text(value),
+        _ if is_named(&ALWAYS) => *value = HIDDEN.into(),
+        _ => hide_fields(value),
+    }
+}
+
+/// Hides all text below.
+fn hide_text(value: &mut Value) {
+    match value {
+        Value::String(text) => HIDDEN.clone_into(text),
+        Value::Array(items) => items.iter_mut().for_each(hide_text),
+        Value::Object(fields) => fields.values_mut().for_each(hide_text),
+        _ => {}
+    }
+}
+
+fn hide_in_spec(spec: &mut RunSpec) {
+    for (name, value) in &mut spec.request.headers {
+        if !is_harmless(name) {
+            HIDDEN.clone_into(value);
+        }
+    }
+    spec.request.extra_body.iter_mut().for_each(|(name, value)| hide_field(name, value));
+    spec.server.metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
+}
+
+fn hide_in_target(target: &mut Target) {
+    if let Target::Url(url) = target {
+        *url = public_address(url);
+    }
+}
+
+fn is_harmless(header: &str) -> bool {
+    let name = header.trim().to_ascii_lowercase();
+    HARMLESS.contains(&name.as_str()) || name.starts_with("x-smg-")
+}
+
+/// A command line whose headers, bodies and addresses tell no secret.
+fn public_arguments(arguments: &[String]) -> Vec<String> {
+    let mut carrier = None;
+    let mut public = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        let own = carrier_of(argument);
+        public.push(match (carrier.take(), argument.split_once('=')) {
+            (Some(flag), _) => public_value(flag, argument),
+            (None, Some((name, value))) => match own {
+                Some(flag) => format!("{name}={}", public_value(flag, value)),
+                None => public_text(argument),
+            },
+            (None, None) => {
+                carrier = own;
+                public_text(argument)
+            }
+        });
+    }
+    public
+}
+
+/// The flag of [`CARRIERS`] that an argument is or begins with, in either spelling.
+fn carrier_of(argument: &str) -> Option<&'static str> {
+    let name = argument.split('=').next().unwrap_or_default().replace('_', "-");
+    CARRIERS.into_iter().find(|flag| *flag == name)
+}
+
+fn public_value(flag: &str, value: &str) -> String {
+    let kept = |upto: usize| format!("{}{HIDDEN}", &value[..upto]);
+    match flag {
+        "--header" => match value.find(['=', ':']) {
+            Some(at) if is_harmless(&value[..at]) => value.to_owned(),
+            Some(at) => kept(at + 1),
+            None => HIDDEN.to_owned(),
+        },
+        "--extra-request-body" => HIDDEN.to_owned(),
+        _ => {
+            let key = value.split('=').next().unwrap_or_default().trim();
+            let hides =
+                key == "request" || ["request.headers", "request.extra_body"].iter().any(|at| key.starts_with(at));
+            match value.find('=') {
+                Some(at) if hides => kept(at + 1),
+                _ => public_text(value),
+            }
+        }
+    }
+}
+
+/// Any other argument: only an address in it can hold a secret.
+fn public_text(argument: &str) -> String {
+    let starts = ["http://", "https://"].iter().filter_map(|scheme| argument.find(scheme)).min();
+    starts.map_or_else(|| argument.to_owned(), |at| format!("{}{}", &argument[..at], public_address(&argument[at..])))
 }
 
 #[cfg(test)]
@@ -40,13 +149,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_secret_headers_are_found_in_every_spelling() {
-        for argument in ["Authorization: Bearer x", "--header=authorization=Bearer x", "X-API-Key:x"] {
-            let kept = secret_header(argument).unwrap();
-            assert!(!argument[..kept].ends_with('x'), "{argument}");
+    fn no_spelling_of_a_flag_lets_a_secret_through() {
+        let lines = [
+            &["--header", "Authorization: Bearer S3CRET"][..],
+            &["--header=authorization=Bearer S3CRET"],
+            &["--header", "X-Auth-Token=S3CRET"],
+            &["--header", "S3CRET"],
+            &["--set", "request.headers.Authorization=\"Bearer S3CRET\""],
+            &["--set=request.headers={ a = \"S3CRET\" }"],
+            &["--set", " request.extra_body.api_key=S3CRET"],
+            &["--set", "request={ headers = { a = \"S3CRET\" } }"],
+            &["--extra-request-body", "{\"api_key\":\"S3CRET\"}"],
+            &["--extra_request_body={\"api_key\":\"S3CRET\"}"],
+            &["--target", "http://user:S3CRET@h:1/v1?key=S3CRET"],
+            &["--arm", "a=https://S3CRET@h?key=S3CRET;control"],
+            &["--set", "server.metrics_urls=[\"http://u:S3CRET@h/\"]"],
+        ];
+        for line in lines {
+            let line: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+            let public = public_arguments(&line);
+            assert!(!public.concat().contains("S3CRET"), "{public:?}");
+            assert_eq!(public.len(), line.len());
         }
-        for argument in ["--header", "X-Tenant: a", "--set", "workload.groups=16", "http://h:1/?a=b"] {
-            assert_eq!(secret_header(argument), None, "{argument}");
-        }
+    }
+
+    #[test]
+    fn what_is_no_secret_is_kept() {
+        let line =
+            ["run", "--header", "X-SMG-Target-Worker=1", "--set", "workload.groups=16", "--target", "http://h:1/v1"];
+        let line: Vec<String> = line.map(str::to_owned).to_vec();
+        assert_eq!(public_arguments(&line), line);
+        let mut info = serde_json::json!({
+            "max_tokens": 5, "tokenizer_path": "/m", "api_key": "S", "admin_api_key": null, "deep": [{"hf_token": "S"}],
+            "password": 5, "stop_token_ids": [1, 2], "tokens": ["S"], "enable_auth": false,
+        });
+        hide_fields(&mut info);
+        let shown = serde_json::json!({
+            "max_tokens": 5, "tokenizer_path": "/m", "api_key": HIDDEN, "admin_api_key": null,
+            "deep": [{"hf_token": HIDDEN}], "password": HIDDEN, "stop_token_ids": [1, 2], "tokens": [HIDDEN],
+            "enable_auth": false,
+        });
+        assert_eq!(info, shown);
     }
 }

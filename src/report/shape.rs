@@ -141,6 +141,9 @@ pub struct ServerFacts {
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,
     pub counters: Vec<CounterDelta>,
+    /// Addresses whose counters could not be read before the run, after it, or both.
+    #[serde(default)]
+    pub unread: Vec<Unread>,
     /// Gauges over time; empty until they are sampled during a run.
     pub series: Vec<PlaceLoad>,
 }
@@ -173,6 +176,22 @@ pub struct CounterDelta {
     pub delta: Option<f64>,
 }
 
+/// An address whose counters could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    pub source: String,
+    pub when: When,
+}
+
+/// At which end of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    Before,
+    After,
+    Both,
+}
+
 /// Counts over the whole run. Tokens are those of complete turns, as the server counted them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
@@ -188,6 +207,9 @@ pub struct Totals {
     pub planned_prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
     pub cached_reported_turns: u64,
+    /// Those of them that report more cached tokens than their prompt had: no cache can do that.
+    #[serde(default)]
+    pub cached_above_prompt_turns: u64,
     pub output_tokens: Option<u64>,
     /// What the plan said of the complete turns.
     pub planned_output_tokens: u64,
@@ -256,7 +278,8 @@ pub struct Metrics {
     pub cache_hit_rate: HitRate,
 }
 
-/// Σ cached / Σ prompt tokens over the turns that report both, and which share of complete turns that is.
+/// Σ cached / Σ prompt tokens over the turns that report both, and which share of complete turns that is. No value where
+/// a turn reports more cached tokens than its prompt had.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct HitRate {
     pub value: Option<f64>,

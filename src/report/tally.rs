@@ -142,6 +142,7 @@ impl Tally {
         }
         if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
             totals.cached_reported_turns += 1;
+            totals.cached_above_prompt_turns += u64::from(cached > prompt);
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
@@ -249,21 +250,28 @@ impl Tally {
             ttft_from_due_ms: summary(Latency::TtftFromDue),
             e2e_from_due_ms: summary(Latency::E2eFromDue),
             cache_hit_rate: HitRate {
-                value: totals.cached_tokens.and_then(|cached| ratio(cached, self.covered_prompt_tokens)),
+                value: self.hit_rate(),
                 coverage: ratio(totals.cached_reported_turns, totals.complete),
             },
         }
     }
 
+    /// None also where a turn reports more than can be.
+    pub(super) fn hit_rate(&self) -> Option<f64> {
+        let cached = self.totals.cached_tokens.filter(|_| self.totals.cached_above_prompt_turns == 0)?;
+        ratio(cached, self.covered_prompt_tokens)
+    }
+
     /// A row a place; ranks that served nothing have one too, once any turn names its rank.
     pub(super) fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
-        let mut places = self.places.clone();
-        if places.keys().any(|place| matches!(place, Place::Rank(_))) {
-            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()) {
-                places.entry(Place::Rank(Rank(rank))).or_default();
+        let served = self.places.iter().map(|(place, tally)| (place.clone(), tally.row(place.clone())));
+        let mut rows: BTreeMap<Place, PlaceRow> = served.collect();
+        if rows.keys().any(|place| matches!(place, Place::Rank(_))) {
+            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()).map(Rank) {
+                rows.entry(Place::Rank(rank)).or_insert_with(|| idle(Place::Rank(rank)));
             }
         }
-        places.into_iter().map(|(place, tally)| tally.row(place)).collect()
+        rows.into_values().collect()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
@@ -277,6 +285,20 @@ impl Tally {
         let Some(Starts { sessions, due, sent }) = self.starts else { return (None, None) };
         let rate = |span: Span| per_second(sessions - 1, span.length()).filter(|_| sessions > 1);
         (rate(due), rate(sent))
+    }
+}
+
+/// The row of a rank that served nothing. It has no histogram: there may be thousands of such ranks.
+fn idle(place: Place) -> PlaceRow {
+    PlaceRow {
+        place,
+        turns: 0,
+        prompt_tokens: None,
+        cached_tokens: None,
+        hit_rate: None,
+        output_tokens: None,
+        ttft_ms: None,
+        ttft_us: None,
     }
 }
 
@@ -304,16 +326,20 @@ impl PlaceTally {
         self.ttft.merge(ttft);
     }
 
-    fn row(self, place: Place) -> PlaceRow {
+    fn row(&self, place: Place) -> PlaceRow {
         let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = self;
+        let (turns, prompt_tokens, cached_tokens, output_tokens) =
+            (*turns, *prompt_tokens, *cached_tokens, *output_tokens);
         PlaceRow {
             place,
             turns,
             prompt_tokens,
             cached_tokens,
-            hit_rate: cached_tokens.and_then(|cached| ratio(cached, covered_prompt_tokens)),
+            hit_rate: cached_tokens
+                .and_then(|cached| ratio(cached, *covered_prompt_tokens))
+                .filter(|rate| *rate <= 1.0),
             output_tokens,
-            ttft_ms: millis(&ttft),
+            ttft_ms: millis(ttft),
             ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
         }
     }
@@ -332,6 +358,7 @@ impl Totals {
             planned_prompt_tokens,
             cached_tokens,
             cached_reported_turns,
+            cached_above_prompt_turns,
             output_tokens,
             planned_output_tokens,
             output_estimated_turns,
@@ -351,6 +378,7 @@ impl Totals {
         self.planned_prompt_tokens = sum(self.planned_prompt_tokens, planned_prompt_tokens);
         self.cached_tokens = sum(self.cached_tokens, cached_tokens);
         self.cached_reported_turns += cached_reported_turns;
+        self.cached_above_prompt_turns += cached_above_prompt_turns;
         self.output_tokens = sum(self.output_tokens, output_tokens);
         self.planned_output_tokens += planned_output_tokens;
         self.output_estimated_turns += output_estimated_turns;

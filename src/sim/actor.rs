@@ -298,7 +298,7 @@ impl Actor {
         } else if timeout.is_zero() {
             reply.send(Flushed::Busy).ok();
         } else {
-            self.flush = Some(PendingFlush { busy, deadline: self.clock.now() + timeout, reply });
+            self.flush = Some(PendingFlush { busy, deadline: self.clock.now().saturating_add(timeout), reply });
         }
     }
 

@@ -1,7 +1,10 @@
 //! What a simulated server is: its ranks, their limits and costs, and how requests are spread. Checked once, here.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use crate::policy::{Affinity, Method};
-use crate::units::Rank;
+use crate::units::{MOST_RANKS, Rank};
 
 use super::cost::{Costs, Preset};
 use super::rank::Limits;
@@ -31,8 +34,13 @@ pub struct Settings {
 pub enum SettingsError {
     #[error("{0} is 0: give at least 1")]
     Zero(&'static str),
-    #[error("time scale {0}: give a finite number above 0 (2 runs twice as fast as the model says)")]
+    #[error("time scale {0}: give a number above 0, 0.001 to 1000000 (2 runs twice as fast as the model says)")]
     TimeScale(f64),
+    #[error("{0} is {1}: give at most {2}")]
+    TooLarge(&'static str, u64, u64),
+    #[error("{0} takes {took}: give at most {most}", took = humantime::format_duration(*.1),
+            most = humantime::format_duration(*.2))]
+    TooSlow(&'static str, Duration, Duration),
     #[error("offline rank {0}: there are only ranks 0 to {last}", last = .1 - 1)]
     NoSuchRank(Rank, u16),
     #[error("all {0} ranks are offline: leave at least one in the live set")]
@@ -41,6 +49,11 @@ pub enum SettingsError {
 
 /// SGLang's own ceiling on running requests of one rank.
 const MAX_RUNNING: u32 = 4096;
+/// Bounds within which model time and the clock's time can be turned into each other for as long as anyone waits.
+const TIME_SCALES: RangeInclusive<f64> = 1e-3..=1e6;
+const SLOWEST_STEP: Duration = Duration::from_secs(3_600);
+const SLOWEST_TOKEN: Duration = Duration::from_secs(1);
+const MOST_KV_TOKENS: u64 = 1_000_000_000_000;
 
 impl From<Preset> for Settings {
     fn from(preset: Preset) -> Self {
@@ -77,7 +90,23 @@ impl Settings {
         if let Some((what, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
             return Err(SettingsError::Zero(what));
         }
-        if !(self.time_scale.is_finite() && self.time_scale > 0.0) {
+        let limits = [
+            ("the number of ranks", u64::from(self.ranks), u64::from(MOST_RANKS)),
+            ("the KV size", kv_tokens, MOST_KV_TOKENS),
+        ];
+        if let Some((what, count, most)) = limits.into_iter().find(|&(_, count, most)| count > most) {
+            return Err(SettingsError::TooLarge(what, count, most));
+        }
+        let Costs { decode_base, prefill_base, per_token } = self.costs;
+        let spans = [
+            ("an empty decode step", decode_base, SLOWEST_STEP),
+            ("an empty prefill step", prefill_base, SLOWEST_STEP),
+            ("a token", per_token, SLOWEST_TOKEN),
+        ];
+        if let Some((what, span, most)) = spans.into_iter().find(|(_, span, most)| span > most) {
+            return Err(SettingsError::TooSlow(what, span, most));
+        }
+        if !TIME_SCALES.contains(&self.time_scale) {
             return Err(SettingsError::TimeScale(self.time_scale));
         }
         if let Some(rank) = self.offline.iter().find(|rank| rank.0 >= self.ranks) {
@@ -107,6 +136,20 @@ mod tests {
         let told = |settings: Settings| settings.check().unwrap_err().to_string();
         assert!(told(Settings { ranks: 0, ..fine.clone() }).contains("number of ranks"));
         assert!(told(Settings { time_scale: f64::NAN, ..fine.clone() }).contains("above 0"));
+        for time_scale in [0.0, 1e-9, 1e9, f64::INFINITY] {
+            assert!(told(Settings { time_scale, ..fine.clone() }).contains("0.001 to 1000000"));
+        }
+        assert!(told(Settings { ranks: 4_097, ..fine.clone() }).contains("at most 4096"));
+        let limits = Limits { kv_tokens: u64::MAX, ..fine.limits };
+        assert!(told(Settings { limits, ..fine.clone() }).contains("the KV size"));
+        let far = Duration::from_secs(u64::MAX);
+        for costs in [
+            Costs { decode_base: far, ..fine.costs },
+            Costs { prefill_base: far, ..fine.costs },
+            Costs { per_token: far, ..fine.costs },
+        ] {
+            assert!(told(Settings { costs, ..fine.clone() }).contains("give at most"));
+        }
         assert!(told(Settings { offline: vec![Rank(8)], ..fine.clone() }).contains("ranks 0 to 7"));
         assert!(told(Settings { offline: (0..8).map(Rank).collect(), ..fine }).contains("at least one"));
     }

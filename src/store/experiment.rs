@@ -32,6 +32,9 @@ pub struct Block {
     pub state: BlockState,
     /// Relative to the experiment's directory; empty until the block starts.
     pub dir: String,
+    /// Why it failed.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// How far a block has come.
@@ -44,6 +47,8 @@ pub enum BlockState {
     /// Ran to its end, but its numbers may not be used.
     Void,
     Interrupted,
+    /// Could not be run: its warm-up or flush was refused, or a file could not be written.
+    Failed,
 }
 
 /// A directory that this process created for an experiment.
@@ -135,7 +140,11 @@ mod tests {
     use crate::store::{read_blocks, read_experiment};
 
     fn block(arm: &str, state: BlockState, dir: String) -> Block {
-        Block { round: 1, arm: arm.into(), seed: 7, salt: 7, state, dir }
+        Block { round: 1, arm: arm.into(), seed: 7, salt: 7, state, dir, reason: None }
+    }
+
+    fn failed_block(dir: String) -> Block {
+        Block { reason: Some("refused".into()), ..block("d", BlockState::Failed, dir) }
     }
 
     #[test]
@@ -148,6 +157,7 @@ mod tests {
         let blocks = vec![
             block("a/b", BlockState::Complete, experiment.relative(&run)),
             block("c", BlockState::Planned, String::new()),
+            failed_block(experiment.relative(&run)),
         ];
         let plan = Experiment::new(serde_json::json!({"rounds": 1}), blocks);
         experiment.write_experiment(&plan).unwrap();

@@ -26,8 +26,7 @@ pub async fn flush(http: &reqwest::Client, base: &str, timeout: Duration) -> Flu
         Ok(reply) if matches!(reply.status().as_u16(), 404 | 405 | 501) => Flush::Unsupported,
         Ok(reply) => {
             let status = reply.status();
-            let words = reply.text().await.unwrap_or_default();
-            Flush::Refused(format!("{status}: {}", words.trim()))
+            Flush::Refused(format!("{status}: {}", super::reply::words(reply).await))
         }
         Err(why) => Flush::Refused(why.without_url().to_string()),
     }

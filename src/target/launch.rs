@@ -37,6 +37,8 @@ pub async fn launch_sim(arguments: impl IntoIterator<Item = OsString>) -> Result
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
+        // A terminal sends its interrupt to the whole group; the server has to outlast the turns under way.
+        .process_group(0)
         .spawn()
         .map_err(|why| TargetError::Sim(format!("it does not start: {why}")))?;
     let stdout = child.stdout.take().ok_or_else(|| TargetError::Sim("it has no output".to_owned()))?;

@@ -4,6 +4,7 @@
 mod dialect;
 mod flush;
 mod launch;
+mod reply;
 mod series;
 mod server;
 mod url;
@@ -15,6 +16,8 @@ pub use series::watch;
 pub use server::{Scrape, ServerFacts, ask, models, scrape};
 pub use url::join;
 
+use crate::units::public_address;
+
 /// A target that cannot be used; every message names the address and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
@@ -24,4 +27,18 @@ pub enum TargetError {
     Refused { url: String, why: String },
     #[error("the simulated server: {0}")]
     Sim(String),
+}
+
+impl TargetError {
+    /// Nothing usable answers at `url`, which is shown without what may be secret in it.
+    #[must_use]
+    pub fn unreachable(url: &str, why: String) -> Self {
+        Self::Unreachable { url: public_address(url), why }
+    }
+
+    /// What answers at `url` refuses; the address is shown as in [`Self::unreachable`].
+    #[must_use]
+    pub fn refused(url: &str, why: String) -> Self {
+        Self::Refused { url: public_address(url), why }
+    }
 }

@@ -95,10 +95,10 @@ async fn ask(http: &reqwest::Client, base: &str, source: Source, at: Micros) -> 
     if !reply.status().is_success() {
         return vec![];
     }
-    let Ok(text) = reply.text().await else { return vec![] };
+    let Ok(body) = super::reply::bytes(reply).await else { return vec![] };
     match source {
-        Source::Loads => serde_json::from_str(&text).map_or_else(|_| vec![], |loads| from_loads(&loads, at)),
-        Source::Metrics => from_gauges(&Exposition::parse(&text), at),
+        Source::Loads => serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| from_loads(&loads, at)),
+        Source::Metrics => from_gauges(&Exposition::parse(&String::from_utf8_lossy(&body)), at),
     }
 }
 

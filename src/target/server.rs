@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::reply::bytes;
 use super::{TargetError, dialect, join};
 use crate::record::ServerCounter;
+use crate::units::MOST_RANKS;
 use crate::wire::Exposition;
 
 /// One question may take this long; all of them lie outside the measured time.
@@ -21,9 +23,14 @@ pub struct ServerFacts {
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
     pub page_tokens: Option<u32>,
-    /// `/server_info` as it came.
+    /// `/server_info` as it came; none when it is too large to be kept.
     pub info: Option<Value>,
+    /// What could not be read or kept, for the reader of the report.
+    pub notes: Vec<String>,
 }
+
+/// Largest `/server_info` that goes into the report; SGLang's has some 30 kB.
+const MOST_INFO: usize = 1 << 20;
 
 /// One scrape of `/metrics`.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -35,10 +42,26 @@ pub struct Scrape {
 
 /// Asks for `/server_info`; a server that has none leaves all facts open.
 pub async fn ask(http: &reqwest::Client, base: &str) -> ServerFacts {
-    match get_json(http, &join(base, "/server_info")).await {
-        Ok(Some(info)) => facts(info),
-        _ => ServerFacts::default(),
+    let url = join(base, "/server_info");
+    let Ok(reply) = http.get(&url).timeout(PATIENCE).send().await else { return ServerFacts::default() };
+    if !reply.status().is_success() {
+        return ServerFacts::default();
     }
+    let body = match bytes(reply).await {
+        Ok(body) => body,
+        Err(why) => return ServerFacts { notes: vec![format!("{url}: {why}")], ..ServerFacts::default() },
+    };
+    let Ok(info) = serde_json::from_slice(&body) else { return ServerFacts::default() };
+    kept(&url, body.len(), facts(info))
+}
+
+/// Leaves the raw description out when it is larger than a report should be.
+fn kept(url: &str, size: usize, mut facts: ServerFacts) -> ServerFacts {
+    if size > MOST_INFO {
+        facts.info = None;
+        facts.notes.push(format!("{url}: its {size} bytes are too many to be kept in the report"));
+    }
+    facts
 }
 
 /// SGLang 0.5.23: `--dp-size N --enable-dp-attention` resolves to `attn_dp_size` N and `dp_size` 1, so the number of ranks
@@ -46,7 +69,7 @@ pub async fn ask(http: &reqwest::Client, base: &str) -> ServerFacts {
 fn facts(info: Value) -> ServerFacts {
     let number = |key: &str| info.get(key).and_then(Value::as_u64);
     let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
-    let ranks = number("dp_size").map(|dp| dp * number("attn_dp_size").unwrap_or(1).max(1));
+    let ranks = number("dp_size").and_then(|dp| dp.checked_mul(number("attn_dp_size").unwrap_or(1).max(1)));
     let is_simulated = info.get("gspbench_sim").is_some();
     let is_sglang = number("dp_size").is_some() || info.get("internal_states").is_some();
     ServerFacts {
@@ -56,11 +79,13 @@ fn facts(info: Value) -> ServerFacts {
             (false, false) => None,
         },
         version: text("version"),
-        ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()),
+        // A server that claims none, or more than there are anywhere, has not told.
+        ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()).filter(|ranks| (1..=MOST_RANKS).contains(ranks)),
         load_balance_method: text("load_balance_method"),
         kv_tokens_per_rank: number("max_total_num_tokens"),
         page_tokens: number("page_size").and_then(|tokens| u32::try_from(tokens).ok()),
         info: Some(info),
+        notes: vec![],
     }
 }
 
@@ -68,18 +93,14 @@ fn facts(info: Value) -> ServerFacts {
 ///
 /// # Errors
 /// When nothing answers at this address, or it asks for credentials.
-pub async fn models(http: &reqwest::Client, base: &str, api_key: Option<&str>) -> Result<Vec<String>, TargetError> {
+pub async fn models(http: &reqwest::Client, base: &str) -> Result<Vec<String>, TargetError> {
     let url = join(base, "/v1/models");
-    let mut request = http.get(&url).timeout(PATIENCE);
-    if let Some(key) = api_key {
-        request = request.bearer_auth(key);
-    }
-    let reply = request.send().await.map_err(|why| unreachable(&url, &why))?;
+    let reply = http.get(&url).timeout(PATIENCE).send().await.map_err(|why| unreachable(&url, &why))?;
     if matches!(reply.status().as_u16(), 401 | 403) {
         let why = format!("{}: put the server's key into OPENAI_API_KEY", reply.status());
-        return Err(TargetError::Refused { url, why });
+        return Err(TargetError::refused(&url, why));
     }
-    let Ok(Value::Object(list)) = serde_json::from_slice(&reply.bytes().await.unwrap_or_default()) else {
+    let Ok(Value::Object(list)) = serde_json::from_slice(&bytes(reply).await.unwrap_or_default()) else {
         return Ok(Vec::new());
     };
     let ids = list.get("data").and_then(Value::as_array).into_iter().flatten();
@@ -93,17 +114,9 @@ pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
     if !reply.status().is_success() {
         return None;
     }
-    let raw = reply.text().await.ok()?;
+    let raw = String::from_utf8_lossy(&bytes(reply).await.ok()?).into_owned();
     let counters = dialect::counters(&Exposition::parse(&raw));
     Some(Scrape { raw, counters })
-}
-
-async fn get_json(http: &reqwest::Client, url: &str) -> Result<Option<Value>, reqwest::Error> {
-    let reply = http.get(url).timeout(PATIENCE).send().await?;
-    if !reply.status().is_success() {
-        return Ok(None);
-    }
-    Ok(serde_json::from_slice(&reply.bytes().await?).ok())
 }
 
 fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
@@ -117,7 +130,7 @@ fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
     } else {
         cause.map_or_else(|| why.to_string(), ToString::to_string)
     };
-    TargetError::Unreachable { url: url.to_owned(), why }
+    TargetError::unreachable(url, why)
 }
 
 #[cfg(test)]
@@ -131,5 +144,23 @@ mod tests {
         let plain = facts(serde_json::json!({"dp_size": 2, "attn_dp_size": 1, "max_total_num_tokens": 200_000}));
         assert_eq!((plain.ranks, plain.kv_tokens_per_rank), (Some(2), Some(200_000)));
         assert_eq!(facts(serde_json::json!({"something": "else"})).ranks, None);
+    }
+
+    #[test]
+    fn absurd_numbers_of_ranks_are_unknown() {
+        let ranks =
+            |dp: u64, attention: u64| facts(serde_json::json!({"dp_size": dp, "attn_dp_size": attention})).ranks;
+        assert_eq!((ranks(4096, 1), ranks(1, 4096), ranks(64, 64)), (Some(4096), Some(4096), Some(4096)));
+        for (dp, attention) in [(0, 8), (4097, 1), (65, 64), (65_536, 1), (1 << 40, 1 << 40), (u64::MAX, u64::MAX)] {
+            assert_eq!(ranks(dp, attention), None, "{dp} × {attention}");
+        }
+    }
+
+    #[test]
+    fn a_description_too_large_for_the_report_is_dropped_and_that_is_said() {
+        let known = || facts(serde_json::json!({"dp_size": 2}));
+        assert_eq!(kept("u", MOST_INFO, known()), known());
+        let large = kept("u", MOST_INFO + 1, known());
+        assert_eq!((large.ranks, large.info, large.notes.len()), (Some(2), None, 1));
     }
 }

@@ -9,6 +9,9 @@ use rand_distr::{Distribution, Gamma};
 use super::seed::derive;
 use crate::profile::{Gaps, LoadSpec, Pacing};
 
+/// Due after the end of all things, and yet a clock's time can be added to it.
+const NEVER: Duration = Duration::from_secs(u64::MAX / 4);
+
 /// Offsets from the start of the run, ascending, the first at 0; `None` in a closed loop.
 ///
 /// Gaps have the mean 1 / rate. Each has a generator of its own, drawn at unit rate, so that a doubled rate halves every
@@ -27,7 +30,7 @@ pub(super) fn arrivals(seed: u64, load: &LoadSpec, sessions: usize) -> Option<Ve
     let mut due = 0.0;
     let offsets = (0..sessions as u64).map(|at| {
         due += if at > 0 { gap(at) } else { 0.0 };
-        Duration::try_from_secs_f64(ramped(due / per_second, ramp)).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(ramped(due / per_second, ramp)).unwrap_or(NEVER).min(NEVER)
     });
     Some(offsets.collect())
 }

@@ -62,8 +62,111 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
     refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
     refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
     refuses(&["run", "--target", "http://h:1", "--api", "grpc"], 2, &["--api", "grpc", "chat"]);
+    let for_ever = ["run", "--target", "http://h:1", "--ready-check-timeout-sec", "18446744073709551615"];
+    refuses(&for_ever, 2, &["--ready-check-timeout-sec", "18446744073709551615"]);
     refuses(&["ab", "--arm", "a=sim:round_robin"], 2, &["two arms"]);
     refuses(&["ab", "--arm", "a=sim:round_robin", "--arm", "b"], 2, &["`b`", "NAME=TARGET"]);
+}
+
+#[test]
+fn what_cannot_be_is_usage_and_leaves_no_directory() {
+    let url = ["--target", "http://127.0.0.1:1"];
+    let cases: [(&[&str], &[&str]); 12] = [
+        (&["--target", "sim:nope"], &["`sim:nope`", "'nope'"]),
+        (&["--target", "sim:round_robin,colour=red"], &["--colour"]),
+        (&["--target", "sim:round_robin,guard=nope"], &["'nope'"]),
+        (&["--target", "sim:round_robin", "--set", "sim.preset=nope"], &["`sim`", "nope"]),
+        (&[url[0], url[1], "--set", "sim.guard=nope"], &["`sim`", "nope"]),
+        (&[url[0], url[1], "--header", "a b=c"], &["`a b`"]),
+        (&[url[0], url[1], "--header", "Transfer-Encoding=chunked"], &["transfer-encoding", "leave it out"]),
+        (&[url[0], url[1], "--set", "key.headers=[\"a b\"]"], &["`key.headers`", "`a b`"]),
+        (&[url[0], url[1], "--metrics-url", "nowhere"], &["`nowhere`", "http://"]),
+        (&[url[0], url[1], "--flush-cache", "--no-flush-cache"], &["--flush-cache", "--no-flush-cache"]),
+        (&[url[0], url[1], "--seed", "18446744073709551615"], &["--seed", "9223372036854775807"]),
+        (&[url[0], url[1], "--extra-request-body", "{\"messages\":[]}"], &["`request.extra_body.messages`"]),
+    ];
+    for (more, words) in cases {
+        refuses(&[&["run"], more].concat(), 2, words);
+    }
+    refuses(&["ab", "--set", "experiment.primary=nope"], 2, &["`nope` is no metric"]);
+    refuses(&["ab", "--arm", "a=sim:nope", "--arm", "b=sim:round_robin"], 2, &["`sim:nope`"]);
+}
+
+#[test]
+fn what_changes_nothing_is_said_and_a_dead_metrics_url_too() {
+    let server = Scripted::start(|seen| match seen.method.as_str() {
+        "POST" if !seen.path.starts_with("/flush") => {
+            Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let more = ["--time-scale=9", "--request-rate=inf", "--burstiness=1.0", "--metrics-url", "http://127.0.0.1:1"];
+    let (exit, stdout, stderr) = gspbench(&small(&[&["--target", &server.url], &more[..]].concat()), dir.path());
+    assert_eq!(exit, 0, "{stderr}");
+    assert!(stdout.contains("could not be read"), "{stdout}");
+    for word in ["`sim.time_scale` changes nothing", "--burstiness changes nothing"] {
+        assert!(stderr.contains(word), "`{word}`: {stderr}");
+    }
+}
+
+#[test]
+fn what_a_server_says_does_not_steer_the_terminal() {
+    let body = "{\"error\":{\"message\":\"a\\u001b[2Jb\\u009b31mc\"}} \u{1b}]0;x\u{7}";
+    let server = Scripted::start(move |seen| match seen.path.as_str() {
+        "/v1/models" => Answer::Whole(200, "application/json", "{}".to_owned()),
+        _ => Answer::Whole(400, "application/json", body.to_owned()),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, _, stderr) = gspbench(&small(&["--target", &server.url]), dir.path());
+    assert_eq!(exit, 3);
+    assert!(stderr.contains("400") && !stderr.chars().any(|c| c.is_control() && c != '\n'), "{stderr:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    for args in [&["profiles"][..], &["plan", "quick"], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_gspbench")).args(args).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("standard output") && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_arm_that_dies_leaves_the_rounds_before_it_compared() {
+    // The second server takes one flush and refuses the next.
+    let serve = |flushes: usize| {
+        let left = std::sync::Mutex::new(flushes);
+        Scripted::start(move |seen| match (seen.method.as_str(), seen.path.starts_with("/flush")) {
+            ("POST", true) => {
+                let mut left = left.lock().unwrap();
+                *left = left.saturating_sub(1);
+                Answer::Whole(if *left == 0 { 500 } else { 200 }, "text/plain", "worn out".to_owned())
+            }
+            ("POST", false) => Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)),
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        })
+    };
+    let (steady, dying) = (serve(99), serve(2));
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (format!("a={}", steady.url), format!("b={}", dying.url));
+    let args = [&["ab", "--rounds=3", "--api=chat", "--out=out", "--arm", &a, "--arm", &b], &SMALL[..]].concat();
+    let (exit, stdout, stderr) = gspbench(&args, dir.path());
+    assert_eq!(exit, 3, "{stderr}");
+    assert!(stderr.contains("worn out") && stderr.contains("round 2") && stderr.contains("arm `b`"), "{stderr}");
+    assert!(stdout.contains("Mean TTFT"), "{stdout}");
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join("out").join(name)).unwrap()).unwrap()
+    };
+    let blocks = read("ab.json")["blocks"].clone();
+    let states: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["complete", "complete", "failed", "planned", "planned", "planned"]);
+    assert!(blocks[2]["reason"].as_str().unwrap().contains("worn out"));
+    assert_eq!(read("comparison.json")["rounds"], serde_json::json!([1]));
 }
 
 #[test]

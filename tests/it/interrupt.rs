@@ -263,24 +263,28 @@ fn the_limit_of_open_files_is_raised_or_the_run_refused_with_the_value() {
 /// Row B110: two runs of the same moment and name; one of them gets the folder, and the other says what to do.
 #[test]
 fn two_runs_of_one_folder_never_share_it() {
-    let sim = Sim::start(&["--ranks=2"]);
+    // A server each: two clients of one would see each other's traffic in its counters.
+    let sims = [Sim::start(&["--ranks=2"]), Sim::start(&["--ranks=2"])];
     let home = tempfile::tempdir().unwrap();
-    let run = |more: &[&str]| {
-        let mut command = Command::new(GSPBENCH);
-        command.args(["run", "--target", &sim.url, "--gsp-num-groups=1", "--gsp-prompts-per-group=2", "--seed=1"]);
-        command.args(["--gsp-system-prompt-len=8", "--gsp-question-len=8", "--gsp-output-len=2"]).args(more);
-        command.current_dir(home.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let both = |more: &str| {
+        let children = sims.each_ref().map(|sim| {
+            let mut command = Command::new(GSPBENCH);
+            command.args(["run", "--target", &sim.url, "--gsp-num-groups=1", "--gsp-prompts-per-group=2", "--seed=1"]);
+            command.args(["--gsp-system-prompt-len=8", "--gsp-question-len=8", "--gsp-output-len=2", more]);
+            command.current_dir(home.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        children.map(|child| child.wait_with_output().unwrap())
     };
-    let both = [run(&["--out=same"]), run(&["--out=same"])].map(|child| child.wait_with_output().unwrap());
-    let mut codes = both.each_ref().map(|output| output.status.code());
+    let same = both("--out=same");
+    let mut codes = same.each_ref().map(|output| output.status.code());
     codes.sort_unstable();
     assert_eq!(codes, [Some(0), Some(2)]);
-    let refused = both.iter().find(|output| output.status.code() == Some(2)).unwrap();
+    let refused = same.iter().find(|output| output.status.code() == Some(2)).unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--out"));
     // Row B112: a name with separators is one folder, here two of them; the name itself is in the file.
     let tag = "--tag=org/name:tag|\"<x>\"";
-    for child in [run(&[tag]), run(&[tag])] {
-        assert!(child.wait_with_output().unwrap().status.success());
+    for output in both(tag) {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let names: Vec<_> = std::fs::read_dir(home.path().join("gspbench-results")).unwrap().map(Result::unwrap).collect();
     assert_eq!(names.len(), 2);
@@ -293,7 +297,7 @@ fn two_runs_of_one_folder_never_share_it() {
         let argv = json(&entry.path().join("run.json"))["manifest"]["argv"].clone();
         assert!(argv.as_array().unwrap().contains(&tag.into()));
     }
-    sim.stop();
+    sims.into_iter().for_each(Sim::stop);
 }
 
 /// Row B114: nothing is drawn where nobody looks.

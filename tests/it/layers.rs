@@ -52,8 +52,8 @@ fn every_room_uses_only_what_the_design_allows() {
 
 /// Rooms named by `crate::` paths, outside of tests.
 fn used_rooms(source: &str) -> BTreeSet<String> {
-    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = without_tests(source);
+    let lines = code.into_iter().filter(|line| !line.trim_start().starts_with("//"));
     let mut rooms = BTreeSet::new();
     for line in lines {
         for path in line.split("crate::").skip(1) {
@@ -65,6 +65,26 @@ fn used_rooms(source: &str) -> BTreeSet<String> {
     }
     rooms.remove("");
     rooms
+}
+
+/// The lines of a formatted file that are in no item under `#[cfg(test)]`. Such an item ends on its first line, or with
+/// the first closing brace that stands as far in as its attribute.
+fn without_tests(source: &str) -> Vec<&str> {
+    let mut kept = vec![];
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            kept.push(line);
+            continue;
+        }
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let is_last = |line: &str| line.strip_prefix(indent).is_some_and(|rest| matches!(rest, "}" | "};"));
+        let first = lines.by_ref().find(|line| !line.trim_start().starts_with("#["));
+        if first.is_some_and(|line| !line.ends_with([';', '}'])) {
+            lines.by_ref().find(|line| is_last(line));
+        }
+    }
+    kept
 }
 
 fn room_of(file: &Path) -> String {
@@ -94,7 +114,9 @@ fn root() -> PathBuf {
 
 #[test]
 fn the_reader_of_paths_sees_what_it_should() {
-    let source =
-        "use crate::wire::Sse;\nlet x = crate::stats::mean(1);\n// crate::sim\n#[cfg(test)]\nuse crate::cli::Exit;";
-    assert_eq!(used_rooms(source).into_iter().collect::<Vec<_>>(), ["stats", "wire"]);
+    let source = "use crate::wire::Sse;\nlet x = crate::stats::mean(1);\n// crate::sim\n#[cfg(test)]\nuse crate::cli::Exit;\n\
+                  mod a {\n    #[cfg(test)]\n    #[path = \"b\"]\n    mod b;\n    #[cfg(test)]\n    fn c(\n    ) {\n        \
+                  crate::cli::d();\n    }\n    use crate::text::Word;\n}\n\
+                  #[cfg(test)]\nmod tests {\n    fn e() {\n    }\n    use crate::cli::Exit;\n}\nuse crate::drive::Stop;\n";
+    assert_eq!(used_rooms(source).into_iter().collect::<Vec<_>>(), ["drive", "stats", "text", "wire"]);
 }

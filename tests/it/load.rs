@@ -24,8 +24,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn spec(toml: &str) -> RunSpec {
-    let sizes =
-        "workload.system_tokens = 4\nworkload.question_tokens = 5\nworkload.output_tokens = 15\nworkload.seed = 7";
+    let sizes = "workload.system_tokens = 4\nworkload.question_tokens = 5\nworkload.output_tokens = 15\nworkload.seed = 7\nrequest.ignore_eos = false";
     let profile = profile::load("test", &format!("{toml}\n{sizes}"), &[]).unwrap();
     let context = profile::Context { name: "test".into(), drawn_seed: 7, compares_arms: false };
     profile::run_spec(&profile, &context).unwrap()

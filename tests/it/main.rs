@@ -21,6 +21,8 @@ mod report;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
+mod secrets;
+#[cfg(test)]
 mod selftest;
 #[cfg(test)]
 mod sim_http;

@@ -153,6 +153,22 @@ fn a_flush_empties_idle_ranks_and_says_400_while_one_is_busy() {
 }
 
 #[test]
+fn a_flush_that_would_wait_for_ever_leaves_the_fleet_alive() {
+    for timeout in ["1e19", "1.8446744073709550e19", "1e-300", "315576000000"] {
+        let sim = Sim::start(slow());
+        let mut busy = sim.open("POST", "/generate", &[], &endless("x y", ""));
+        busy.head();
+        assert!(busy.chunk().is_some());
+        let mut pending = sim.open("POST", &format!("/flush_cache?timeout={timeout}"), &[], "");
+        assert_eq!(sim.get("/server_info").status, 200, "{timeout}: the fleet must still answer");
+        drop(busy);
+        let ended = pending.head();
+        assert!(matches!(ended, 200 | 400), "{timeout}: {ended}");
+        assert_eq!(sim.post("/generate", &[], &native("a b", "")).status, 200, "{timeout}");
+    }
+}
+
+#[test]
 fn a_client_that_leaves_aborts_its_request() {
     let sim = Sim::start(slow());
     for (path, body) in

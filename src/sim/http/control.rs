@@ -100,6 +100,9 @@ pub(super) async fn health() -> StatusCode {
     StatusCode::OK
 }
 
+/// Nobody waits longer for an idle rank.
+const LONGEST_FLUSH: Duration = Duration::from_secs(86_400);
+
 /// `?timeout=S` waits that long for each rank to be idle. Idle ranks are emptied even when another is busy; the status tells
 /// whether all were (a live server tells of one rank only).
 pub(super) async fn flush(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response {
@@ -108,7 +111,7 @@ pub(super) async fn flush(State(app): State<Arc<App>>, RawQuery(query): RawQuery
         return Refusal::invalid("'query', 'timeout'", "Input should be a valid number", &format!("'{asked}'"))
             .into_response();
     };
-    let (status, told) = match app.fleet.flush(timeout).await {
+    let (status, told) = match app.fleet.flush(timeout.min(LONGEST_FLUSH)).await {
         Ok(Flushed::Done) => (StatusCode::OK, "Cache flushed.\n"),
         Ok(Flushed::Busy) => (StatusCode::BAD_REQUEST, "Cache not flushed: requests are waiting or running.\n"),
         Ok(Flushed::TimedOut) => (StatusCode::BAD_REQUEST, "Timed out waiting for idle state.\n"),

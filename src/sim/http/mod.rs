@@ -58,11 +58,11 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Serves until `shutdown` is ready. Streams that run then are cut without a `[DONE]`, as by a server that dies.
 ///
 /// # Errors
-/// When the socket fails.
+/// When the socket fails, or the fleet has died: a server that can only refuse must not look alive.
 pub async fn serve(listener: TcpListener, setup: Setup, shutdown: impl Future<Output = ()>) -> io::Result<()> {
     let Setup { settings, tokens, log, clock, start_unix } = setup;
     let (fleet, run) = start(&settings, clock.clone());
-    let fleet_task = tokio::spawn(run);
+    let mut fleet_task = tokio::spawn(run);
     let app = Arc::new(App {
         settings,
         tokens,
@@ -83,6 +83,10 @@ pub async fn serve(listener: TcpListener, setup: Setup, shutdown: impl Future<Ou
     let mut serving = std::pin::pin!(serving.into_future());
     tokio::select! {
         ended = &mut serving => ended,
+        died = &mut fleet_task => Err(io::Error::other(died.map_or_else(
+            |why| format!("the simulated fleet has died: {why}"),
+            |()| "the simulated fleet has ended".to_owned(),
+        ))),
         () = shutdown => {
             fleet_task.abort();
             stop.send(()).ok();
