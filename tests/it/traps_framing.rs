@@ -94,8 +94,12 @@ fn every_line_ending_gives_the_same_events_at_the_same_times() {
 #[test]
 fn other_fields_are_skipped_and_data_lines_are_joined() {
     let odd = "event: message\nid: 7\nretry: 10\ndata: {\"choices\":[{\"index\":0,\ndata: \"delta\":{\"content\":\"a\"}}]}\n\n";
-    let (turn, text) = chat(&script([(10, odd.to_owned() + &ending(10, 1))]));
-    assert_eq!((turn.complete().frames, text.as_str()), (1, "a"));
+    // A CR LF that is cut in two between data lines is one line end, and no blank line.
+    for line_end in ["\n", "\r\n", "\r"] {
+        let wire = (odd.to_owned() + &ending(10, 1)).replace('\n', line_end);
+        let (turn, text) = chat(&script([(10, wire)]));
+        assert_eq!((turn.complete().frames, text.as_str()), (1, "a"), "{line_end:?}");
+    }
 }
 
 /// B33, crate traps: a byte order mark, a last event without its blank line, bytes that are no UTF-8.
