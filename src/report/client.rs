@@ -124,3 +124,96 @@ fn client_verdict(report: &RunReport) -> Verdict {
         Some(Target::Url(_)) | None => Verdict::Void,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::audit::Validity;
+    use super::*;
+    use crate::record::{Failure, Outcome, TurnRecord};
+    use crate::report::StartRate;
+    use crate::report::tests::{ended, report, served};
+    use crate::units::Micros;
+
+    /// A run of one second on two cores, changed by `edit`, judged by these checks alone.
+    fn judged(edit: impl FnOnce(&mut RunReport)) -> Vec<(FindingKind, Verdict)> {
+        let mut report = report(&[served(0, 0, 0, 0), served(1, 900, 0, 0)]);
+        report.manifest.host.cores = Some(2);
+        report.validity = Validity::default();
+        edit(&mut report);
+        CHECKS.iter().filter_map(|check| check(&report)).map(|(finding, verdict)| (finding.kind, verdict)).collect()
+    }
+
+    fn lag(count: u64, p99: f64) -> Option<Summary> {
+        Some(Summary { count, mean: 0.1, std: 0.1, min: 0.0, p50: 0.1, p90: 0.1, p95: 0.1, p99, max: p99 })
+    }
+
+    const VOID: (FindingKind, Verdict) = (FindingKind::Client, Verdict::Void);
+    const WARNING: (FindingKind, Verdict) = (FindingKind::Client, Verdict::Valid);
+
+    #[test]
+    fn above_the_limit_is_void_and_above_its_half_a_warning() {
+        let own = |p99| judged(|report| report.client.own_lag_ms = lag(10, p99));
+        assert_eq!([own(2.4), own(2.6), own(5.1)], [vec![], vec![WARNING], vec![VOID]]);
+        let runtime = |count, p99| judged(|report| report.client.runtime_lag_ms = lag(count, p99));
+        assert_eq!([runtime(100, 2.4), runtime(100, 2.6), runtime(100, 5.1)], [vec![], vec![WARNING], vec![VOID]]);
+        assert_eq!(runtime(99, 50.0), [], "less than a second says nothing");
+        let cpu = |cores| judged(|report| report.client.cpu_cores = Some(cores));
+        assert_eq!([cpu(0.8), cpu(0.81), cpu(1.61)], [vec![], vec![WARNING], vec![VOID]]);
+    }
+
+    #[test]
+    fn a_slow_server_allows_a_later_client() {
+        let late = |ttft| {
+            judged(|report| {
+                report.client.own_lag_ms = lag(10, 20.0);
+                report.metrics.ttft_ms = report.metrics.ttft_ms.map(|summary| Summary { p50: ttft, ..summary });
+            })
+        };
+        assert_eq!([late(100.0), late(500.0), late(1_000.0)], [vec![VOID], vec![WARNING], vec![]]);
+    }
+
+    #[test]
+    fn the_share_of_cores_of_a_run_shorter_than_a_second_is_not_judged() {
+        let busy = judged(|report| {
+            report.client.cpu_cores = Some(2.0);
+            report.metrics.duration_s = Some(0.99);
+        });
+        assert_eq!(busy, []);
+    }
+
+    #[test]
+    fn a_turn_that_this_host_had_no_room_for_voids_the_run() {
+        let turns: Vec<_> = (0..200)
+            .map(|n| match n {
+                0 => ended(n, 0, Outcome::Failed(Failure::ClientResource)),
+                _ => ended(n, 0, Outcome::Complete),
+            })
+            .collect();
+        let voids = report(&turns).validity.voids;
+        assert_eq!(voids.iter().map(|void| void.kind).collect::<Vec<_>>(), [FindingKind::Client]);
+    }
+
+    #[test]
+    fn the_wait_for_a_cap_is_no_lag_of_the_client() {
+        let capped = |session, wait: u64| TurnRecord {
+            due_us: Micros(0),
+            cap_wait_us: Some(Micros(wait * 1_000)),
+            ..served(session, 400, 0, 0)
+        };
+        let found = report(&[capped(0, 400), capped(1, 399)]);
+        assert_eq!(found.client.own_lag_ms.map(|lag| lag.max), Some(1.0));
+        assert_eq!(found.validity.voids, []);
+        let kinds: Vec<_> = found.validity.warnings.iter().map(|warning| warning.kind).collect();
+        assert_eq!(kinds, [FindingKind::Cap]);
+    }
+
+    #[test]
+    fn a_rate_that_was_not_kept_is_said() {
+        let rate = |achieved| {
+            judged(|report| {
+                report.client.rate = Some(StartRate { asked: 10.0, planned: Some(9.5), achieved: Some(achieved) });
+            })
+        };
+        assert_eq!((rate(9.4), rate(9.2)), (vec![], vec![(FindingKind::Rate, Verdict::Valid)]));
+    }
+}

@@ -11,6 +11,7 @@ mod cold;
 mod counters;
 mod latency;
 mod metric;
+mod place_tally;
 mod reconcile;
 mod redact;
 mod shape;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::affinity::{AffinityTally, Follow};
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
+use super::place_tally::PlaceTally;
 use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
@@ -49,16 +50,6 @@ struct Starts {
     sessions: u64,
     due: Span,
     sent: Span,
-}
-
-#[derive(Debug, Clone, Default, PartialEq)]
-struct PlaceTally {
-    turns: u64,
-    prompt_tokens: Option<u64>,
-    covered_prompt_tokens: u64,
-    cached_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    ttft: Distribution,
 }
 
 impl Tally {
@@ -299,49 +290,6 @@ fn idle(place: Place) -> PlaceRow {
         output_tokens: None,
         ttft_ms: None,
         ttft_us: None,
-    }
-}
-
-impl PlaceTally {
-    fn add(&mut self, turn: &TurnRecord) {
-        self.turns += 1;
-        add(&mut self.prompt_tokens, turn.prompt_tokens);
-        add(&mut self.output_tokens, turn.output_tokens);
-        if let (Some(prompt), Some(cached)) = (turn.prompt_tokens, turn.cached_tokens) {
-            add(&mut self.cached_tokens, Some(cached));
-            self.covered_prompt_tokens += u64::from(prompt);
-        }
-        if let Some(Micros(us)) = turn.ttft() {
-            self.ttft.record(us, 1);
-        }
-    }
-
-    fn merge(&mut self, other: &Self) {
-        let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = other;
-        self.turns += turns;
-        self.prompt_tokens = sum(self.prompt_tokens, *prompt_tokens);
-        self.covered_prompt_tokens += covered_prompt_tokens;
-        self.cached_tokens = sum(self.cached_tokens, *cached_tokens);
-        self.output_tokens = sum(self.output_tokens, *output_tokens);
-        self.ttft.merge(ttft);
-    }
-
-    fn row(&self, place: Place) -> PlaceRow {
-        let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = self;
-        let (turns, prompt_tokens, cached_tokens, output_tokens) =
-            (*turns, *prompt_tokens, *cached_tokens, *output_tokens);
-        PlaceRow {
-            place,
-            turns,
-            prompt_tokens,
-            cached_tokens,
-            hit_rate: cached_tokens
-                .and_then(|cached| ratio(cached, *covered_prompt_tokens))
-                .filter(|rate| *rate <= 1.0),
-            output_tokens,
-            ttft_ms: millis(ttft),
-            ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
-        }
     }
 }
 
