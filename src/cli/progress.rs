@@ -1,8 +1,10 @@
 //! A glance at the run under way, on standard error; nothing when that is no terminal. Redrawn at most ten times a second.
 
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::report::Live;
 
@@ -13,6 +15,8 @@ const REDRAWS: u8 = 10;
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
+    /// What stands behind the bar. The bar's own message would be drawn once for itself and once more for the position.
+    glance: Arc<Mutex<String>>,
     started: Instant,
     shown: Option<Instant>,
 }
@@ -23,17 +27,22 @@ impl Progress {
     pub(super) fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
         let target = if is_wanted { ProgressDrawTarget::stderr_with_hz(REDRAWS) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(turns), target);
-        let template = "{prefix} [{bar:24}] {pos}/{len} {elapsed} {msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+        let glance = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&glance);
+        let write = move |_: &ProgressState, out: &mut dyn Write| {
+            // A bar that cannot be written is no reason to end a run.
+            let _ = out.write_str(&shown.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {elapsed} {glance}") {
+            bar.set_style(style.progress_chars("=> ").with_key("glance", write));
         }
         bar.set_prefix(name.to_owned());
-        Self { bar, started: Instant::now(), shown: None }
+        Self { bar, glance, started: Instant::now(), shown: None }
     }
 
     /// Says what is being done before turns are counted.
     pub(super) fn stage(&self, what: &'static str) {
-        self.bar.set_message(what);
+        self.say(what.to_owned());
         self.bar.tick();
     }
 
@@ -53,8 +62,13 @@ impl Progress {
     /// Shows the run as it stands.
     pub(super) fn show(&mut self, live: &Live, in_flight: usize) {
         self.shown = Some(Instant::now());
-        self.bar.set_position(live.complete + live.failed + live.cancelled + live.skipped);
-        self.bar.set_message(message(live, in_flight, self.started.elapsed()));
+        self.say(message(live, in_flight, self.started.elapsed()));
+        // The one call that draws.
+        self.bar.update(|state| state.set_pos(live.complete + live.failed + live.cancelled + live.skipped));
+    }
+
+    fn say(&self, text: String) {
+        *self.glance.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
     /// Takes the bar away.

@@ -142,6 +142,12 @@ impl SpecArgs {
         if matches.contains_id("gsp-zipf-alpha") && !is_zipf {
             bail!("--gsp-zipf-alpha: it needs --gsp-group-distribution zipf");
         }
+        let is_pasted = matches.contains_id("dataset-name") || matches.contains_id("backend");
+        if is_pasted && !matches.get_flag("gsp-send-routing-key") && !matches.contains_id("key-by") {
+            let note = "every turn carries a routing key here, which bench_serving sends only with --gsp-send-routing-key; \
+                        --key-by none sends none";
+            args.notes.push(note.to_owned());
+        }
         let sets = matches.get_many::<String>("set").into_iter().flatten();
         args.overrides.extend(sets.map(|text| Override::Assign(text.clone())));
         Ok(args)
