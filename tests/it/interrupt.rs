@@ -1,9 +1,12 @@
-//! Runs that are cut short, as processes against the simulated server: signals, kills, time limits, limits of this host
-//! (rows B74, B110 to B112, B114 of the traps). Nothing here waits for a time; it waits for what the program has done.
+//! Runs as processes: warm-up, and what cuts them short: signals, kills, time limits, limits of this host
+//! (rows B68, B74, B110 to B112, B114 of the traps). Nothing here waits for a time; it waits for what was done.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::end_to_end::Sim;
+use crate::scripted::{Answer, Scripted, Seen, chat_stream};
 
 const GSPBENCH: &str = env!("CARGO_BIN_EXE_gspbench");
 
@@ -314,4 +318,47 @@ fn no_bar_is_drawn_on_what_is_no_terminal() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(!ended.stderr.contains(['\r', '\u{1b}']) && !ended.stderr.contains("in flight ·"), "{:?}", ended.stderr);
     sim.stop();
+}
+
+/// Row B68: the warm-up runs at the measured concurrency, with prompts and keys of its own, and is in no figure.
+#[test]
+fn a_warm_up_keeps_the_limit_shares_no_prompt_and_is_not_measured() {
+    let (in_flight, arrived) = (AtomicUsize::new(0), (Mutex::new(0_usize), Condvar::new()));
+    let highest = Arc::new(AtomicUsize::new(0));
+    let peak = Arc::clone(&highest);
+    let server = Scripted::start(move |seen| {
+        if seen.method != "POST" || !seen.path.starts_with("/v1") {
+            return Answer::Whole(404, "application/json", "{}".to_owned());
+        }
+        peak.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let mut count = arrived.0.lock().unwrap();
+        *count += 1;
+        arrived.1.notify_all();
+        // After the probe, the first eight are answered when all of them are there.
+        let order = *count;
+        let waiting = |count: &mut usize| (2..=9).contains(&order) && *count < 9;
+        drop(arrived.1.wait_timeout_while(count, Duration::from_secs(60), waiting).unwrap());
+        in_flight.fetch_sub(1, Ordering::SeqCst);
+        Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+    });
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new(GSPBENCH)
+        .args(["run", "--target", &server.url, "--gsp-num-groups=1", "--gsp-prompts-per-group=100", "--out=out"])
+        .args(["--gsp-system-prompt-len=8", "--gsp-question-len=4", "--gsp-output-len=3", "--seed=1"])
+        .args(["--warmup-requests=8", "--max-concurrency=8"])
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert!(home.path().join("out/run.json").exists(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(highest.load(Ordering::SeqCst), 8);
+    let turns = server.turns();
+    assert_eq!(turns.len(), 1 + 8 + 100, "one probe");
+    let of = |part: &[Seen], what: fn(&Seen) -> String| part.iter().map(what).collect::<BTreeSet<_>>();
+    let parts: [fn(&Seen) -> String; 2] =
+        [|seen| seen.json()["messages"].to_string(), |seen| seen.header("x-smg-routing-key").unwrap().to_owned()];
+    for what in parts {
+        assert!(of(&turns[1..9], what).is_disjoint(&of(&turns[9..], what)));
+    }
+    let report = json(&home.path().join("out/run.json"));
+    assert_eq!((&report["totals"]["complete"], &report["metrics"]["ttft_ms"]["count"]), (&100.into(), &100.into()));
 }

@@ -1,4 +1,4 @@
-//! From a load to its report, on the virtual clock: windows, cut-off, empty and tiny sets (rows B50 to B54, B57, B65, B68,
+//! From a load to its report, on the virtual clock: windows, cut-off, empty and tiny sets (rows B50 to B54, B57, B62, B65,
 //! B69, B113 of the traps). Exact figures, no socket.
 
 use std::future::Future;
