@@ -80,7 +80,7 @@ mod tests {
             let witness = Witness::start();
             // The ticker starts, and is due while this thread does not let it run.
             tokio::task::yield_now().await;
-            let blocked = std::time::Instant::now();
+            let blocked = Instant::now();
             while blocked.elapsed() < 5 * TICK {
                 std::hint::spin_loop();
             }
