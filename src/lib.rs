@@ -18,6 +18,7 @@ pub mod clock;
 pub mod compare;
 pub mod drive;
 pub mod experiment;
+pub mod lanes;
 pub mod policy;
 pub mod profile;
 pub mod record;

@@ -13,6 +13,7 @@ use super::site::Site;
 use super::witness::Witness;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
+use crate::lanes::Lanes;
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome};
 use crate::render;
@@ -56,18 +57,20 @@ impl Block<'_> {
     /// # Errors
     /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
     pub(super) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
+        let limits = limits(self.spec);
+        let lanes = Lanes::for_streams(limits.turns.into_iter().chain(limits.sessions).min())?;
         let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
         let accumulator = Accumulator::new(self.context());
         dir.write_report(&accumulator.finish(Closing::plain(State::Running)))?;
         progress.stage("warm-up");
-        self.warm_up().await.exit_with(Exit::Target)?;
+        self.warm_up(&lanes).await.exit_with(Exit::Target)?;
         progress.stage("flush");
         let mut notes = self.flush().await.exit_with(Exit::Target)?;
         notes.extend(self.site.facts.notes.iter().cloned());
         let before = self.scrape().await;
         progress.start();
-        let witness = Witness::start();
-        let (driven, recorded, in_flight_max) = self.measure(accumulator, dir, progress).await?;
+        let witness = Witness::start(&lanes);
+        let (driven, recorded, in_flight_max) = self.measure(&lanes, accumulator, dir, progress).await?;
         let seen = witness.end().await;
         let after = self.scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
@@ -115,7 +118,7 @@ impl Block<'_> {
     }
 
     /// Sessions with prompts and keys of their own, at the measured concurrency; their records are thrown away.
-    async fn warm_up(&self) -> Result<(), TargetError> {
+    async fn warm_up(&self, lanes: &Lanes) -> Result<(), TargetError> {
         let sessions = self.spec.load.warmup_sessions;
         if sessions == 0 {
             return Ok(());
@@ -124,18 +127,15 @@ impl Block<'_> {
         let (sender, mut receiver) = mpsc::channel(64);
         // What a signal finds under way here measures nothing: it is cut at once.
         let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
-        let client = self.client(Clock::wall(), &stop)?;
+        let client = self.client(lanes, Clock::wall(), &stop)?;
         let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
         let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
-        let load = Load { limits, ..self.load(prompter, Clock::wall(), stop) };
+        let load = Load { limits, ..self.load(lanes, prompter, Clock::wall(), stop) };
         let preparing = client.clone();
         let driving = drive(
             load,
             move |turn, prompt| preparing.prepare(turn, prompt),
-            move |turn, body| {
-                let client = client.clone();
-                async move { client.send(turn, body).await }
-            },
+            move |turn, body| client.send(turn, body),
             sender,
         );
         let watching = async {
@@ -178,15 +178,16 @@ impl Block<'_> {
     /// Drives the plan; what was recorded, and the most turns in flight at once.
     async fn measure(
         &self,
+        lanes: &Lanes,
         accumulator: Accumulator,
         dir: &RunDir,
         progress: Progress,
     ) -> anyhow::Result<(Driven, Recorded, usize)> {
         let clock = Clock::wall();
         let stop = self.stop.child();
-        let client = self.client(clock.clone(), &stop).exit_with(Exit::Usage)?;
+        let client = self.client(lanes, clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
-        let load = self.load(prompter, clock, stop.clone());
+        let load = self.load(lanes, prompter, clock, stop.clone());
         client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
         let watch = Arc::clone(&load.watch);
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
@@ -203,10 +204,14 @@ impl Block<'_> {
             load,
             move |turn, prompt| preparing.prepare(turn, prompt),
             move |turn, body| {
-                let (client, estimate) = (client.clone(), estimate.clone());
+                let estimate = estimate.clone();
+                let sending = Box::pin(client.send(turn, body));
                 async move {
-                    let (turn, text) = client.send(turn, body).await;
-                    super::facts::fill_estimate(turn, text, estimate).await
+                    let (turn, text) = sending.await;
+                    match super::facts::lacks_count(&turn) {
+                        true => Box::pin(super::facts::fill_estimate(turn, text, estimate)).await,
+                        false => (turn, text),
+                    }
                 }
             },
             sender,
@@ -215,15 +220,16 @@ impl Block<'_> {
         Ok((driven, recorded?, watch.max_in_flight()))
     }
 
-    fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
+    fn client(&self, lanes: &Lanes, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
-            .client(self.spec, clock, stop.cut.clone())
+            .client(self.spec, lanes, clock, stop.cut.clone())
             .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 
-    fn load(&self, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
+    fn load(&self, lanes: &Lanes, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
         let run_id = format!("{:012x}", rand::random::<u64>() >> 16);
-        Load { run_id, prompter, limits: limits(self.spec), clock, stop, watch: Arc::default() }
+        let (lanes, watch) = (lanes.clone(), Arc::default());
+        Load { run_id, prompter, limits: limits(self.spec), clock, lanes, stop, watch }
     }
 
     /// The target and the further addresses, each with its scrape.

@@ -31,12 +31,14 @@ pub(super) fn estimate(spec: &RunSpec, vocabulary: &Arc<Vocabulary>) -> Estimate
     if spec.request.tokenizer.is_some() { Estimate::Tokenizer(Arc::clone(vocabulary)) } else { Estimate::Frames }
 }
 
-/// Gives a reply whose server sent no usage an output count of our own, marked as such. Encoding text takes a thread of
-/// its own: other streams must not wait for it.
+/// Whether the server left the output of a complete reply uncounted.
+pub(super) fn lacks_count(turn: &TurnRecord) -> bool {
+    turn.output_tokens.is_none() && turn.outcome.is_complete()
+}
+
+/// Gives a reply that [lacks its count](lacks_count) one of our own, marked as such. Encoding text takes a thread of its
+/// own: other streams must not wait for it.
 pub(super) async fn fill_estimate(mut turn: TurnRecord, text: String, estimate: Estimate) -> (TurnRecord, String) {
-    if turn.output_tokens.is_some() || !turn.outcome.is_complete() {
-        return (turn, text);
-    }
     turn.output_estimated = true;
     let Estimate::Tokenizer(vocabulary) = estimate else {
         turn.output_tokens = Some(turn.frames);

@@ -18,7 +18,7 @@ pub(super) fn block_on<F, T>(grace: Duration, work: impl FnOnce(Stop) -> F) -> a
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers()).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let done = runtime.block_on(async {
         let stop = Stop::default();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -65,11 +65,4 @@ pub(super) async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = an
             Err(Ended::new(Exit::Interrupted, "interrupted before anything was measured").into())
         },
     }
-}
-
-/// Threads for the streams: one for each two cores, at most eight. One carries some 100,000 events a second. More would take
-/// each other's work and wake each other for it (two on two cores cost a burst two to three times the CPU of one), and the
-/// recorder, and often the server, need cores too.
-fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8))
 }

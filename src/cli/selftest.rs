@@ -16,6 +16,7 @@ use super::{descriptors, interrupt, say};
 use crate::client::{Client, Settings, Shape, Trust};
 use crate::clock::Clock;
 use crate::drive::{Limits, Load, Stop, drive};
+use crate::lanes::Lanes;
 use crate::profile::{self, RunSpec, run_spec};
 use crate::record::{EndedBy, TurnRecord};
 use crate::sim::{Schedule, Written};
@@ -219,7 +220,8 @@ impl Job {
     /// Runs the plan to its end: a record for each turn.
     async fn drive(&self, url: &str, stop: &Stop) -> anyhow::Result<Vec<TurnRecord>> {
         let clock = Clock::wall();
-        let client = Client::new(settings(&self.spec, url), clock.clone(), stop.cut.clone())?;
+        let lanes = Lanes::for_streams(usize::try_from(self.streams.get()).ok())?;
+        let client = Client::new(settings(&self.spec, url), &lanes, clock.clone(), stop.cut.clone())?;
         let load = Load {
             run_id: "selftest".to_owned(),
             prompter: Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(&self.vocabulary))),
@@ -231,6 +233,7 @@ impl Job {
                 think: Duration::ZERO,
             },
             clock,
+            lanes,
             stop: stop.clone(),
             watch: Arc::default(),
         };
@@ -239,10 +242,7 @@ impl Job {
         let driving = drive(
             load,
             move |turn, prompt| preparing.prepare(turn, prompt),
-            move |turn, body| {
-                let client = client.clone();
-                async move { client.send(turn, body).await }
-            },
+            move |turn, body| client.send(turn, body),
             sender,
         );
         let collecting = async {

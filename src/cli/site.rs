@@ -10,6 +10,7 @@ use super::exit::{Exit, ExitWith as _};
 use super::say;
 use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
+use crate::lanes::Lanes;
 use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::target::{self, Launched, ServerFacts, TargetError};
@@ -79,7 +80,13 @@ impl Site {
     ///
     /// # Errors
     /// When a header of the profile is malformed.
-    pub(super) fn client(&self, spec: &RunSpec, clock: Clock, cancel: CancellationToken) -> anyhow::Result<Client> {
+    pub(super) fn client(
+        &self,
+        spec: &RunSpec,
+        lanes: &Lanes,
+        clock: Clock,
+        cancel: CancellationToken,
+    ) -> anyhow::Result<Client> {
         let settings = Settings {
             url: self.url(spec.request.api),
             shape: Shape {
@@ -96,7 +103,7 @@ impl Site {
             first_byte_timeout: spec.timeout.first_byte,
             idle_timeout: spec.timeout.idle,
         };
-        Client::new(settings, clock, cancel).exit_with(Exit::Usage)
+        Client::new(settings, lanes, clock, cancel).exit_with(Exit::Usage)
     }
 
     /// Ends the server if this program started it.
@@ -132,8 +139,8 @@ impl Site {
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
         let refused = |why: String| TargetError::refused(&self.base, why);
-        let client =
-            self.client(spec, Clock::wall(), CancellationToken::new()).map_err(|why| refused(say::words(&why)))?;
+        let (lanes, never) = (Lanes::default(), CancellationToken::new());
+        let client = self.client(spec, &lanes, Clock::wall(), never).map_err(|why| refused(say::words(&why)))?;
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 2);

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
+use crate::lanes::Lanes;
 use crate::stats::Distribution;
 
 /// How often the runtime is asked to be on time.
@@ -15,8 +17,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub(super) struct Witness {
     started: Instant,
     cpu: Duration,
-    ending: tokio::sync::oneshot::Sender<()>,
-    ticking: AbortOnDropHandle<Distribution>,
+    ended: CancellationToken,
+    ticking: JoinSet<Distribution>,
 }
 
 /// What it saw.
@@ -29,27 +31,30 @@ pub(super) struct Seen {
 }
 
 impl Witness {
-    /// Starts on the current runtime: its task is served, or kept waiting, as those of the streams are.
+    /// Starts on every lane: its tasks are served, or kept waiting, as those of the streams are.
     #[must_use]
-    pub(super) fn start() -> Self {
-        let (ending, ended) = tokio::sync::oneshot::channel();
-        let ticking = AbortOnDropHandle::new(tokio::spawn(tick(ended)));
-        Self { started: Instant::now(), cpu: process_time(), ending, ticking }
+    pub(super) fn start(lanes: &Lanes) -> Self {
+        let (ended, mut ticking) = (CancellationToken::new(), JoinSet::new());
+        for lane in 0..lanes.count() {
+            lanes.spawn(lane, &mut ticking, tick(ended.clone()));
+        }
+        Self { started: Instant::now(), cpu: process_time(), ended, ticking }
     }
 
-    pub(super) async fn end(self) -> Seen {
+    pub(super) async fn end(mut self) -> Seen {
         let (wall, cpu) = (self.started.elapsed(), process_time().saturating_sub(self.cpu));
-        let _ = self.ending.send(());
-        let cores = cpu.as_secs_f64() / wall.as_secs_f64();
-        Seen {
-            runtime_lag: self.ticking.await.unwrap_or_default(),
-            cpu_cores: Some((cores * 1e3).round() / 1e3).filter(|cores| cores.is_finite()),
+        self.ended.cancel();
+        let mut runtime_lag = Distribution::default();
+        while let Some(seen) = self.ticking.join_next().await {
+            runtime_lag.merge(&seen.unwrap_or_default());
         }
+        let cores = cpu.as_secs_f64() / wall.as_secs_f64();
+        Seen { runtime_lag, cpu_cores: Some((cores * 1e3).round() / 1e3).filter(|cores| cores.is_finite()) }
     }
 }
 
 /// Each tick is due a fixed time after the one before was served, so that one stall is one late tick and not many.
-async fn tick(mut ended: tokio::sync::oneshot::Receiver<()>) -> Distribution {
+async fn tick(ended: CancellationToken) -> Distribution {
     let mut lag = Distribution::default();
     loop {
         let due = Instant::now() + TICK;
@@ -57,7 +62,7 @@ async fn tick(mut ended: tokio::sync::oneshot::Receiver<()>) -> Distribution {
             () = tokio::time::sleep_until(due.into()) => {
                 lag.record(u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX), 1);
             },
-            _ = &mut ended => return lag,
+            () = ended.cancelled() => return lag,
         }
     }
 }
@@ -77,7 +82,7 @@ mod tests {
     fn a_runtime_that_is_kept_busy_is_late_and_its_process_is_busy() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let seen = runtime.block_on(async {
-            let witness = Witness::start();
+            let witness = Witness::start(&Lanes::default());
             // The ticker starts, and is due while this thread does not let it run.
             tokio::task::yield_now().await;
             let blocked = Instant::now();

@@ -37,6 +37,8 @@ pub fn encode(shape: &Shape, turn: &TurnRecord, prompt: &Prompt) -> Bytes {
         write_json(&mut body, value);
     }
     body.push(b'}');
+    // Bodies wait by the thousand for their turns.
+    body.shrink_to_fit();
     Bytes::from(body)
 }
 

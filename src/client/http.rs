@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use tokio::task::JoinSet;
 use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
-use super::deadline::Deadline;
 use super::dial;
+use super::ending::{Ended, Ending};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
+use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, TurnRecord};
 use crate::units::Micros;
 use crate::workload::{Api, Prompt};
@@ -52,16 +54,20 @@ pub struct Settings {
     pub idle_timeout: Duration,
 }
 
-/// Sends turns. Clones share one connection pool.
+/// Sends turns. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    http: reqwest::Client,
+    /// A pool of connections for each lane: a connection stays on the runtime that dialed it.
+    pools: Vec<reqwest::Client>,
+    lanes: Lanes,
     settings: Settings,
     headers: HeaderMap,
     key_headers: Vec<HeaderName>,
+    /// What no record may repeat.
+    secrets: Arc<[String]>,
     clock: Clock,
     cancel: CancellationToken,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
@@ -73,7 +79,12 @@ impl Client {
     ///
     /// # Errors
     /// When a header is malformed or TLS cannot be set up.
-    pub fn new(settings: Settings, clock: Clock, cancel: CancellationToken) -> Result<Self, ClientError> {
+    pub fn new(
+        settings: Settings,
+        lanes: &Lanes,
+        clock: Clock,
+        cancel: CancellationToken,
+    ) -> Result<Self, ClientError> {
         let mut headers = common_headers(&settings.headers, settings.api_key.as_deref())?;
         headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let key_headers = settings
@@ -81,25 +92,31 @@ impl Client {
             .iter()
             .map(|name| name.parse().map_err(|_| ClientError::Header { name: name.clone() }))
             .collect::<Result<_, _>>()?;
-        let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
-        let http = builder.no_gzip().connector_layer(dial::Noting).build()?;
-        let fresh = OnceLock::new();
-        Ok(Self(Arc::new(Inner { http, settings, headers, key_headers, clock, cancel, fresh })))
+        let pool = || {
+            let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
+            Ok(builder.no_gzip().connector_layer(dial::Noting).build()?)
+        };
+        let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
+        let (lanes, secrets, fresh) = (lanes.clone(), secrets(&settings), OnceLock::new());
+        Ok(Self(Arc::new(Inner { pools, lanes, settings, headers, key_headers, secrets, clock, cancel, fresh })))
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
     /// cheap requests to `url`, each of which dials because none is answered yet. What fails here fails again in a turn,
     /// which then says why.
     pub async fn open_ahead(&self, url: &str, connections: usize) {
-        let get = || async {
-            let sending = self.0.http.get(url).headers(self.0.headers.clone()).send();
-            if let Ok(response) = sending.await {
-                // Read to its end, or the connection could not be used again.
-                let _ = response.bytes().await;
-            }
-        };
-        let opening = futures::future::join_all((0..connections).map(|_| get()));
-        let _ = tokio::time::timeout(OPENING, opening).await;
+        let mut opening = JoinSet::new();
+        for number in 0..connections {
+            let (inner, url) = (Arc::clone(&self.0), url.to_owned());
+            self.0.lanes.spawn(number, &mut opening, async move {
+                let sending = inner.pool().get(url).headers(inner.headers.clone()).send();
+                if let Ok(response) = sending.await {
+                    // Read to its end, or the connection could not be used again.
+                    let _ = response.bytes().await;
+                }
+            });
+        }
+        let _ = tokio::time::timeout(OPENING, opening.join_all()).await;
     }
 
     /// The body of a turn; work for the time before it is due.
@@ -109,34 +126,37 @@ impl Client {
     }
 
     /// Sends one turn and reads its reply to the end: the record, and the answer's text.
-    pub async fn send(&self, turn: TurnRecord, body: Bytes) -> (TurnRecord, String) {
-        let inner = &*self.0;
+    ///
+    /// The future is small, since every stream has one: what it works on is made before it and lies in boxes.
+    pub fn send(&self, turn: TurnRecord, body: Bytes) -> impl Future<Output = (TurnRecord, String)> + Send + use<> {
+        let Self(inner) = self.clone();
         let sent = Arc::new(OnceLock::new());
-        let id = turn.id.clone();
-        let headers = inner.turn_headers(&turn);
-        let mut machine = Machine::new(inner.settings.shape.request.api, turn).hiding(inner.secrets());
-        // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
-        let cancel = inner.cancel.child_token();
-        let end = tokio::select! {
-            biased;
-            end = inner.exchange(&mut machine, Request { id, headers, body, sent: Arc::clone(&sent) }) => end,
-            () = cancel.cancelled() => End::Cancelled,
-        };
-        if let Some(at) = sent.get() {
-            machine.record().sent_us = Some(inner.clock.at(*at).into());
+        let request = Box::new(Request { id: turn.id.clone(), key: turn.key.clone(), body, sent: Arc::clone(&sent) });
+        let machine = Machine::new(inner.settings.shape.request.api, turn).hiding(Arc::clone(&inner.secrets));
+        let mut machine = Box::new(machine);
+        async move {
+            let end = inner.exchange(&mut machine, request).await;
+            if let Some(at) = sent.get() {
+                machine.record().sent_us = Some(inner.clock.at(*at).into());
+            }
+            machine.finish(end, inner.clock.now().into())
         }
-        machine.finish(end, inner.clock.now().into())
     }
 }
 
 impl Inner {
-    fn turn_headers(&self, turn: &TurnRecord) -> HeaderMap {
+    /// The pool of the lane that asks.
+    fn pool(&self) -> &reqwest::Client {
+        &self.pools[lanes::current() % self.pools.len()]
+    }
+
+    fn headers_of(&self, request: &Request) -> HeaderMap {
         let mut headers = self.headers.clone();
         // Ids and keys are made by the plan from letters, digits and dashes.
-        if let Ok(id) = HeaderValue::try_from(&turn.id) {
+        if let Ok(id) = HeaderValue::try_from(&request.id) {
             headers.insert("x-request-id", id);
         }
-        if let Some(key) = turn.key.as_ref().and_then(|key| HeaderValue::try_from(key).ok()) {
+        if let Some(key) = request.key.as_ref().and_then(|key| HeaderValue::try_from(key).ok()) {
             for name in &self.key_headers {
                 headers.insert(name, key.clone());
             }
@@ -144,27 +164,28 @@ impl Inner {
         headers
     }
 
-    /// The key, and the values of headers that by their names hold one.
-    fn secrets(&self) -> Vec<String> {
-        let is_secret =
-            |name: &str| ["auth", "key", "cookie", "token"].iter().any(|word| name.to_lowercase().contains(word));
-        let headers =
-            self.settings.headers.iter().filter(|(name, value)| is_secret(name) && value.len() >= SECRET_LENGTH);
-        self.settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
-    }
-
     /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the
     /// instant in which it is used again: the request is then sent once more, on a connection of its own.
-    async fn respond(&self, machine: &mut Machine, request: Request) -> reqwest::Result<reqwest::Response> {
-        let (reply, dialed) = dial::watched(request.send(&self.http, &self.settings.url)).await;
+    async fn respond(&self, machine: &mut Machine, request: Box<Request>) -> reqwest::Result<reqwest::Response> {
+        let (reply, dialed) = dial::watched(self.post(self.pool(), &request)).await;
         machine.record().reused_connection = Some(!dialed);
         match reply {
             Err(why) if !dialed && network::is_lost(&why) => {
                 machine.record().resends += 1;
-                request.again(self.settings.shape.request.api).send(self.fresh(), &self.settings.url).await
+                self.post(self.fresh(), &request.again(self.settings.shape.request.api)).await
             }
             reply => reply,
         }
+    }
+
+    /// Its headers are made anew for each attempt: kept for a second one, they would be most of what a waiting turn holds.
+    fn post(
+        &self,
+        http: &reqwest::Client,
+        request: &Request,
+    ) -> impl Future<Output = reqwest::Result<reqwest::Response>> + use<> {
+        let body = StampedBody { bytes: Some(request.body.clone()), sent: Arc::clone(&request.sent) };
+        http.post(&self.settings.url).headers(self.headers_of(request)).body(reqwest::Body::wrap(body)).send()
     }
 
     fn fresh(&self) -> &reqwest::Client {
@@ -172,17 +193,20 @@ impl Inner {
         self.fresh.get_or_init(|| {
             let built = builder(*connect_timeout, url, trust)
                 .and_then(|builder| Ok(builder.no_gzip().pool_max_idle_per_host(0).build()?));
-            built.unwrap_or_else(|_| self.http.clone())
+            built.unwrap_or_else(|_| self.pools[0].clone())
         })
     }
 
-    async fn exchange(&self, machine: &mut Machine, request: Request) -> End {
+    async fn exchange(&self, machine: &mut Machine, request: Box<Request>) -> End {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
-        let mut deadline = Deadline::at(TokioInstant::now() + *connect_timeout + *first_byte_timeout);
-        let mut response = match deadline.bound(self.respond(machine, request)).await {
-            None => return first_byte_end(*first_byte_timeout),
-            Some(Err(why)) => return network::end(&why),
-            Some(Ok(response)) => response,
+        let first_byte_at = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
+        let mut ending = Ending::new(first_byte_at, self.cancel.clone());
+        // In a box: what sending needs is large, and would take its place until the last chunk.
+        let mut response = match ending.bound(Box::pin(self.respond(machine, request))).await {
+            Err(Ended::Cancelled) => return End::Cancelled,
+            Err(Ended::Deadline) => return first_byte_end(*first_byte_timeout),
+            Ok(Err(why)) => return network::end(&why),
+            Ok(Ok(response)) => response,
         };
         let record = machine.record();
         record.head_us = Some(self.now());
@@ -198,21 +222,22 @@ impl Inner {
         response.headers_mut().clear();
         let mut has_bytes = false;
         loop {
-            match deadline.bound(response.chunk()).await {
-                Some(Ok(Some(bytes))) => {
+            match ending.bound(response.chunk()).await {
+                Ok(Ok(Some(bytes))) => {
                     let now = TokioInstant::now();
                     let at = self.clock.at(now.into_std()).into();
                     if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
                         return End::Failed(Failure::Protocol, why.to_string());
                     }
                     has_bytes = true;
-                    deadline.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
+                    ending.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
                 }
-                Some(Ok(None)) => return End::Clean,
-                Some(Err(why)) => return network::end(&why),
-                None if machine.is_done() => return End::Clean,
-                None if has_bytes => return idle_end(*idle_timeout),
-                None => return first_byte_end(*first_byte_timeout),
+                Ok(Ok(None)) => return End::Clean,
+                Ok(Err(why)) => return network::end(&why),
+                Err(Ended::Cancelled) => return End::Cancelled,
+                Err(Ended::Deadline) if machine.is_done() => return End::Clean,
+                Err(Ended::Deadline) if has_bytes => return idle_end(*idle_timeout),
+                Err(Ended::Deadline) => return first_byte_end(*first_byte_timeout),
             }
         }
     }
@@ -220,6 +245,14 @@ impl Inner {
     fn now(&self) -> Micros {
         self.clock.now().into()
     }
+}
+
+/// The key, and the values of headers that by their names hold one.
+fn secrets(settings: &Settings) -> Arc<[String]> {
+    let is_secret =
+        |name: &str| ["auth", "key", "cookie", "token"].iter().any(|word| name.to_lowercase().contains(word));
+    let headers = settings.headers.iter().filter(|(name, value)| is_secret(name) && value.len() >= SECRET_LENGTH);
+    settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
 }
 
 fn first_byte_end(limit: Duration) -> End {
@@ -235,28 +268,16 @@ fn idle_end(limit: Duration) -> End {
 #[derive(Debug)]
 struct Request {
     id: String,
-    headers: HeaderMap,
+    key: Option<String>,
     body: Bytes,
     /// The first poll of its first body.
     sent: Arc<OnceLock<Instant>>,
 }
 
 impl Request {
-    fn send(
-        &self,
-        http: &reqwest::Client,
-        url: &str,
-    ) -> impl Future<Output = reqwest::Result<reqwest::Response>> + use<> {
-        let body = StampedBody { bytes: Some(self.body.clone()), sent: Arc::clone(&self.sent) };
-        http.post(url).headers(self.headers.clone()).body(reqwest::Body::wrap(body)).send()
-    }
-
     /// The same under another id: a server that did see the first one refuses it while it lives.
     fn again(mut self, api: Api) -> Self {
         let id = format!("{}-again", self.id);
-        if let Ok(value) = HeaderValue::try_from(&id) {
-            self.headers.insert("x-request-id", value);
-        }
         let named = |id: &str| format!("\"rid\":\"{id}\"");
         let old = named(&self.id);
         if let Some(at) = memchr::memmem::rfind(&self.body, old.as_bytes()).filter(|_| api == Api::Generate) {
@@ -330,7 +351,7 @@ mod tests {
             first_byte_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(10),
         };
-        Client::new(settings, Clock::wall(), CancellationToken::new()).unwrap()
+        Client::new(settings, &Lanes::default(), Clock::wall(), CancellationToken::new()).unwrap()
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
 //! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
 
 mod body;
-mod deadline;
 mod dial;
+mod ending;
 mod http;
 mod inflate;
 mod machine;

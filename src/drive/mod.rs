@@ -1,7 +1,7 @@
 //! The one load loop: a plan's turns are sent when they are due. When (pacing), how many (limits), where and how (the
 //! `send` closure) and until when (duration, [`Stop`]) are values; there is no second loop.
 //!
-//! One task a session; its turns are sequential, so history needs no lock. Bodies of first turns are made while the loop
+//! One task a session, on the lane of its slot; its turns are sequential, so history needs no lock. Bodies of first turns are made while the loop
 //! waits, at most two limits ahead.
 
 mod session;
@@ -24,6 +24,7 @@ use slots::{Slot, Slots};
 pub use watch::Watch;
 
 use crate::clock::Clock;
+use crate::lanes::Lanes;
 use crate::record::{EndedBy, Outcome, TurnId, TurnRecord};
 use crate::units::Micros;
 use crate::workload::{Prompt, Prompter};
@@ -61,6 +62,8 @@ pub struct Load {
     pub prompter: Arc<Prompter>,
     pub limits: Limits,
     pub clock: Clock,
+    /// Where sessions run.
+    pub lanes: Lanes,
     pub stop: Stop,
     /// For whoever watches.
     pub watch: Arc<Watch>,
@@ -173,7 +176,7 @@ where
     /// of sessions that panicked.
     async fn run_sessions(self: &Arc<Self>, started: Duration, mut ahead: Lookahead) -> usize {
         let plan = Arc::clone(self.load.prompter.plan());
-        let Load { limits, watch, clock, .. } = &self.load;
+        let Load { limits, watch, clock, lanes, .. } = &self.load;
         let last_arrival = plan.sessions.last().and_then(|session| session.arrival);
         // Arrivals know the ramp themselves, so the slots of an open loop are a cap and nothing else.
         let slots_ramp = if last_arrival.is_some() { Duration::ZERO } else { limits.ramp_up };
@@ -204,7 +207,9 @@ where
             }
             let body = ahead.take(at, |at| self.first_body(at));
             let shared = Arc::clone(self);
-            tasks.spawn(async move { shared.session(at, start, body).await });
+            // A slot's sessions follow each other on one lane, so that each lane has its share of those in flight.
+            let lane = start.slot.as_ref().map_or(at, |slot| slot.number);
+            lanes.spawn(lane, &mut tasks, async move { shared.session(at, start, body).await });
             while let Some(ended) = tasks.try_join_next() {
                 lost += usize::from(ended.is_err());
             }
@@ -278,7 +283,10 @@ where
 
     /// A recorder that is gone has lost interest in the rest; the run itself ends through `cancel`.
     async fn hand_over(&self, record: TurnRecord) {
-        let _ = self.records.send(record).await;
+        // Waiting for room with the record in hand would keep a second place for it in every session.
+        if let Ok(room) = self.records.reserve().await {
+            room.send(record);
+        }
     }
 }
 

@@ -43,8 +43,10 @@ where
             };
             record.due_us = granted.due.into();
             record.cap_wait_us = cap_wait.take().max(granted.cap_wait).map(Into::into);
-            let (record, reply) = self.send_counted(record, body).await;
-            drop(granted);
+            let under_way = self.load.watch.turn();
+            // In a box: a session that waits or thinks needs no room for a turn under way.
+            let (record, reply) = Box::pin((self.send)(record, body)).await;
+            drop((under_way, granted));
             let outcome = record.outcome;
             let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);
             self.hand_over(record).await;
@@ -86,10 +88,5 @@ where
             () = self.load.stop.sending.cancelled() => None,
             granted = waiting => Some(granted),
         }
-    }
-
-    async fn send_counted(&self, record: TurnRecord, body: Bytes) -> (TurnRecord, String) {
-        let _under_way = self.load.watch.turn();
-        (self.send)(record, body).await
     }
 }

@@ -16,18 +16,22 @@ pub(super) struct Slots {
     started: Duration,
     ramp_up: Duration,
     clock: Clock,
-    free: UnboundedReceiver<Duration>,
-    back: UnboundedSender<Duration>,
+    free: UnboundedReceiver<Free>,
+    back: UnboundedSender<Free>,
 }
+
+/// A slot that nobody has: its number, and since when.
+type Free = (usize, Duration);
 
 /// The right to run one session. It goes back when dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
+    pub(super) number: usize,
     /// Since when it was free.
     pub(super) free_since: Duration,
     freed: Option<Duration>,
     clock: Clock,
-    back: UnboundedSender<Duration>,
+    back: UnboundedSender<Free>,
 }
 
 impl Slots {
@@ -39,7 +43,7 @@ impl Slots {
     /// A slot that is free now.
     pub(super) fn try_take(&mut self) -> Option<Slot> {
         self.open_due();
-        self.free.try_recv().ok().map(|since| self.slot(since))
+        self.free.try_recv().ok().map(|free| self.slot(free))
     }
 
     /// The next slot to be free.
@@ -57,9 +61,9 @@ impl Slots {
             };
             tokio::select! {
                 biased;
-                since = self.free.recv() => {
-                    let since = since.expect("this holds a sender itself");
-                    return self.slot(since);
+                free = self.free.recv() => {
+                    let free = free.expect("this holds a sender itself");
+                    return self.slot(free);
                 },
                 () = opening => {},
             }
@@ -74,7 +78,7 @@ impl Slots {
     fn open_due(&mut self) {
         while self.open < self.limit && self.opening(self.open) <= self.clock.now() {
             // The receiver is in this struct.
-            let _ = self.back.send(self.opening(self.open));
+            let _ = self.back.send((self.open, self.opening(self.open)));
             self.open += 1;
         }
     }
@@ -86,8 +90,8 @@ impl Slots {
         self.started + self.ramp_up.mul_f64(share)
     }
 
-    fn slot(&self, free_since: Duration) -> Slot {
-        Slot { free_since, freed: None, clock: self.clock.clone(), back: self.back.clone() }
+    fn slot(&self, (number, free_since): Free) -> Slot {
+        Slot { number, free_since, freed: None, clock: self.clock.clone(), back: self.back.clone() }
     }
 }
 
@@ -101,6 +105,6 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // After the last session nobody waits for slots any more.
-        let _ = self.back.send(self.freed.unwrap_or_else(|| self.clock.now()));
+        let _ = self.back.send((self.number, self.freed.unwrap_or_else(|| self.clock.now())));
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn load(toml: &str, limits: Limits, clock: &Clock) -> Load {
         prompter: Arc::new(Prompter::new(plan, vocabulary)),
         limits,
         clock: clock.clone(),
+        lanes: Lanes::default(),
         stop: Stop::default(),
         watch: Arc::default(),
     }

@@ -1,6 +1,10 @@
 //! Reading a control reply: its server may be broken, so it is read up to a limit and never whole on trust.
 
+use std::io::Read as _;
+
+use flate2::read::MultiGzDecoder;
 use reqwest::Response;
+use reqwest::header::CONTENT_ENCODING;
 
 /// Largest control reply that is read. The scrape of a fleet of hundreds of ranks has some 5 MB.
 const MOST: usize = 16 << 20;
@@ -12,13 +16,17 @@ pub(super) enum ReplyError {
     TooLarge,
     #[error("the reply broke off")]
     Broken(#[from] reqwest::Error),
+    #[error("the reply is encoded as gzip and cannot be decoded: {0}")]
+    Compressed(#[from] std::io::Error),
 }
 
 /// The body of a reply.
 ///
 /// # Errors
-/// When it is larger than 16 MiB or breaks off.
+/// When it is larger than 16 MiB, breaks off, or is no gzip though it says so.
 pub(super) async fn bytes(mut reply: Response) -> Result<Vec<u8>, ReplyError> {
+    // Nobody asked for it, but proxies do it.
+    let is_gzip = reply.headers().get(CONTENT_ENCODING).is_some_and(|value| value == "gzip");
     let mut body = Vec::new();
     while let Some(chunk) = reply.chunk().await? {
         if body.len() + chunk.len() > MOST {
@@ -26,7 +34,13 @@ pub(super) async fn bytes(mut reply: Response) -> Result<Vec<u8>, ReplyError> {
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(body)
+    if is_gzip { inflated(&body) } else { Ok(body) }
+}
+
+fn inflated(body: &[u8]) -> Result<Vec<u8>, ReplyError> {
+    let mut plain = Vec::new();
+    MultiGzDecoder::new(body).take(MOST as u64 + 1).read_to_end(&mut plain)?;
+    if plain.len() > MOST { Err(ReplyError::TooLarge) } else { Ok(plain) }
 }
 
 /// The first words of a reply that is only quoted.
@@ -67,6 +81,18 @@ mod tests {
             }
         });
         reqwest::Client::builder().no_proxy().build().unwrap().get(url).send().await.unwrap()
+    }
+
+    #[test]
+    fn gzip_is_read_up_to_the_same_limit() {
+        let packed = |length: usize| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &vec![b'x'; length]).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(inflated(&packed(MOST)).unwrap().len(), MOST);
+        assert!(matches!(inflated(&packed(MOST + 1)), Err(ReplyError::TooLarge)));
+        assert!(matches!(inflated(b"plain"), Err(ReplyError::Compressed(_))));
     }
 
     #[tokio::test]

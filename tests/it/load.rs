@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gspbench::clock::{Clock, run_virtual};
 use gspbench::drive::{Limits, Load, Stop, drive};
+use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Pacing, RunSpec};
 use gspbench::record::{EndedBy, Failure, Gap, Outcome, Place, TurnRecord};
 use gspbench::report::{
@@ -83,6 +84,7 @@ where
                 think: spec.load.think,
             },
             clock: clock.clone(),
+            lanes: Lanes::default(),
             stop: Stop::default(),
             watch: Arc::default(),
         };

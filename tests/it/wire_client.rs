@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gspbench::client::{Client, Settings, Shape, Trust};
 use gspbench::clock::Clock;
+use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Context};
 use gspbench::record::{TurnId, TurnRecord};
 use gspbench::units::Micros;
@@ -54,7 +55,7 @@ impl Sender {
     pub(crate) fn build(self) -> Bench {
         let cancel = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = Client::new(self.settings, Clock::wall(), cancel.clone()).unwrap();
+        let client = Client::new(self.settings, &Lanes::default(), Clock::wall(), cancel.clone()).unwrap();
         Bench { client, runtime, cancel }
     }
 }

@@ -1,0 +1,144 @@
+//! The threads that carry streams. Each lane is a thread with a single-threaded runtime of its own: a stream, the connection
+//! under it and the timers beside it never leave it, so that no event wakes another thread. (On a runtime whose threads
+//! take each other's work, two threads cost a burst two to three times the CPU of one.)
+
+use std::cell::Cell;
+use std::future::Future;
+use std::sync::Arc;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Most lanes.
+const MOST: usize = 8;
+/// Streams that one lane is enough for.
+const STREAMS: usize = 256;
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Where tasks run: on lanes, or, without any, on the caller's runtime. Clones share the lanes, which end with the last.
+#[derive(Debug, Clone, Default)]
+pub struct Lanes(Arc<[Lane]>);
+
+#[derive(Debug)]
+struct Lane {
+    runtime: Handle,
+    _end: DropGuard,
+}
+
+/// The lane on whose thread this runs; 0 also on threads that are none.
+#[must_use]
+pub fn current() -> usize {
+    CURRENT.get()
+}
+
+impl Lanes {
+    /// As many lanes as this host can spare and this many streams need: half the cores, but two to eight, since the
+    /// recorder, and often the server, need cores too; and one for 256 streams, since one carries some hundred thousand
+    /// events a second and streams that share it need fewer wakes. Without a known number all that can be spared.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread or a runtime.
+    pub fn for_streams(streams: Option<usize>) -> std::io::Result<Self> {
+        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let spare = (cores / 2).clamp(2, MOST);
+        Self::threads(streams.map_or(spare, |streams| streams.div_ceil(STREAMS).clamp(1, spare)))
+    }
+
+    /// This many lanes.
+    ///
+    /// # Errors
+    /// As [`Self::for_streams`].
+    pub fn threads(lanes: usize) -> std::io::Result<Self> {
+        (0..lanes).map(Lane::start).collect::<Result<Vec<_>, _>>().map(|lanes| Self(lanes.into()))
+    }
+
+    /// How many there are; the caller's runtime counts as one.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len().max(1)
+    }
+
+    /// Runs a task on a lane; their numbers go round.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        lane: usize,
+        tasks: &mut JoinSet<T>,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> AbortHandle {
+        match self.0.get(lane % self.count()) {
+            Some(lane) => tasks.spawn_on(task, &lane.runtime),
+            None => tasks.spawn(task),
+        }
+    }
+}
+
+impl Lane {
+    fn start(number: usize) -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let end = CancellationToken::new();
+        let ended = end.clone();
+        thread::Builder::new().name(format!("lane-{number}")).spawn(move || {
+            CURRENT.set(number);
+            runtime.block_on(ended.cancelled());
+            // What still runs here lost its last observer; a thread of the blocking pool must not be waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { runtime: handle, _end: end.drop_guard() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_runs_on_the_lane_that_it_was_given_and_stays_there() {
+        let lanes = Lanes::threads(3).unwrap();
+        let mut tasks = JoinSet::new();
+        for lane in 0..12 {
+            lanes.spawn(lane, &mut tasks, async move {
+                let before = (current(), thread::current().id());
+                tokio::task::yield_now().await;
+                assert_eq!(before, (current(), thread::current().id()));
+                (lane % 3, before.0, before.1)
+            });
+        }
+        let ran = tasks.join_all().await;
+        assert!(ran.iter().all(|(asked, ran, _)| asked == ran));
+        let threads: BTreeSet<String> = ran.iter().map(|(_, _, thread)| format!("{thread:?}")).collect();
+        assert_eq!(threads.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn without_lanes_tasks_run_where_the_caller_is() {
+        let lanes = Lanes::default();
+        let mut tasks = JoinSet::new();
+        lanes.spawn(5, &mut tasks, async { (current(), thread::current().id()) });
+        assert_eq!(tasks.join_all().await, [(0, thread::current().id())]);
+    }
+
+    #[test]
+    fn the_last_clone_ends_the_threads_and_drops_what_ran_there() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let lanes = Lanes::threads(1).unwrap();
+        let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
+        let mut tasks = JoinSet::new();
+        lanes.spawn(0, &mut tasks, async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        let other = lanes.clone();
+        drop(lanes);
+        assert!(dropped.try_recv().is_err());
+        drop(other);
+        assert!(runtime.block_on(dropped).is_err(), "the task's value is dropped with its lane");
+    }
+}
