@@ -146,7 +146,7 @@ impl Trial<'_> {
             done.exit = worse(done.exit, exit_of(&report));
             // Half a block has half a workload: it compares with nothing.
             if report.state == State::Complete {
-                done.results.push(BlockResult { round: block.round, arm, report });
+                done.results.push(BlockResult { round: block.round, arm, report, dir: Some(dir.path().to_owned()) });
             }
             // A signal that came after the last turn of a block has let that block end, but ends the experiment.
             if stop.sending.is_cancelled() && at + 1 < blocks.len() {
@@ -236,8 +236,7 @@ async fn close(sites: Vec<Site>) {
 
 /// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
 fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
-    let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
-    let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
+    let comparison = match compare(&done.results, &super::compare::settings(spec), &super::compare::turns) {
         Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,
     };

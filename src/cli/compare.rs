@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::exit::{Ended, Exit, ExitWith as _};
 use super::report::{Format, load};
 use super::say;
-use crate::compare::{BlockResult, Comparison, compare};
+use crate::compare::{BlockResult, Comparison, Settings, compare};
 use crate::profile::ExperimentSpec;
+use crate::report::TurnSample;
 use crate::{render, store};
 
 /// Compare saved runs, or the blocks of an experiment
@@ -27,8 +28,28 @@ pub(super) struct CompareArgs {
 /// What is to be compared.
 struct Blocks {
     results: Vec<BlockResult>,
-    baseline: String,
-    controls: Vec<String>,
+    settings: Settings,
+}
+
+/// What an experiment declared.
+pub(super) fn settings(spec: &ExperimentSpec) -> Settings {
+    Settings {
+        controls: spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect(),
+        primary: spec.primary.clone(),
+        threshold: spec.threshold,
+        server_info_may_differ: spec.server_info_may_differ.clone(),
+        fail_if: spec.fail_if.clone(),
+        ..Settings::new(spec.arms.first().map_or("", |arm| &arm.name))
+    }
+}
+
+/// The complete turns in a run's directory; none when its log is gone or damaged, since a part of them would mislead.
+pub(super) fn turns(dir: &Path) -> Option<Vec<TurnSample>> {
+    let mut samples = vec![];
+    for turn in store::read_records(dir).ok()? {
+        samples.extend(TurnSample::of(&turn.ok()?));
+    }
+    Some(samples)
 }
 
 /// Compares; arms that did not run the same work end with an exit code of their own.
@@ -36,12 +57,14 @@ struct Blocks {
 /// # Errors
 /// When a directory cannot be read, or there is nothing to pair.
 pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
-    let Blocks { results, baseline, controls } = match args.dirs.as_slice() {
+    let Blocks { results, mut settings } = match args.dirs.as_slice() {
         [one] => experiment(one)?,
         many => runs(many)?,
     };
-    let baseline = args.baseline.as_ref().unwrap_or(&baseline);
-    let comparison = compare(&results, baseline, &controls).exit_with(Exit::Usage)?;
+    if let Some(baseline) = &args.baseline {
+        settings.baseline.clone_from(baseline);
+    }
+    let comparison = compare(&results, &settings, &turns).exit_with(Exit::Usage)?;
     match args.format {
         Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
         Format::Markdown => say::result(&render::markdown(&render::comparison(&comparison)))?,
@@ -68,9 +91,7 @@ fn experiment(dir: &Path) -> anyhow::Result<Blocks> {
     let experiment = store::read_experiment(dir).exit_with(Exit::Usage)?;
     let spec: ExperimentSpec = serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)?;
     let results = store::read_blocks(dir).exit_with(Exit::Usage)?;
-    let controls = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
-    let baseline = spec.arms.first().map(|arm| arm.name.clone()).unwrap_or_default();
-    Ok(Blocks { results, baseline, controls })
+    Ok(Blocks { results, settings: settings(&spec) })
 }
 
 /// Single runs: each is a block of its own arm and round, where it says so, and else of an arm named like its directory.
@@ -96,9 +117,12 @@ fn runs(dirs: &[PathBuf]) -> anyhow::Result<Blocks> {
         }
     }
     let baseline = arms.first().cloned().unwrap_or_default();
-    let blocks = rounds.into_iter().zip(arms).zip(reports);
-    let results = blocks.map(|((round, arm), report)| BlockResult { round, arm, report }).collect();
-    Ok(Blocks { results, baseline, controls: vec![] })
+    let blocks = rounds.into_iter().zip(arms).zip(reports).zip(dirs);
+    let results = blocks.map(|(((round, arm), report), dir)| {
+        let dir = if dir.is_dir() { Some(dir.clone()) } else { dir.parent().map(Path::to_owned) };
+        BlockResult { round, arm, report, dir }
+    });
+    Ok(Blocks { results: results.collect(), settings: Settings::new(&baseline) })
 }
 
 /// The round of each run, by its arm and by the experiment and round that it comes from. Rounds of one experiment keep

@@ -1,0 +1,132 @@
+//! Fewer rounds than an interval needs: how sure is a ratio inside the runs that there are?
+//!
+//! Both arms of a round ran the same sessions, so a session is drawn for both at once: what is hard about a prompt is then
+//! hard in both. The interval says how the figures depend on which groups and sessions were asked. How two runs of the same
+//! thing differ it cannot know, and it is labelled so.
+
+use std::collections::BTreeMap;
+
+use crate::report::{Latency, Source, Stat, TurnSample, metric};
+use crate::stats::{Clusters, LogInterval, Quantile, cluster_interval};
+
+/// The turns of one round.
+struct Round {
+    clusters: Clusters,
+    baseline: Turns,
+    other: Turns,
+}
+
+/// Turns with the number of their session.
+type Turns = Vec<(usize, TurnSample)>;
+
+/// The turns of two arms over few rounds.
+#[derive(Default)]
+pub(super) struct WithinRuns {
+    rounds: Vec<Round>,
+}
+
+/// A figure of one arm that can be computed again from drawn sessions.
+enum Figure {
+    /// Σ part / Σ whole by session: a mean, or a hit rate.
+    Quotient(Vec<(usize, f64, f64)>),
+    /// Ascending values.
+    Quantile(Vec<(usize, f64)>, Quantile),
+}
+
+impl WithinRuns {
+    /// Adds a round of both arms.
+    pub(super) fn add(&mut self, baseline: &[TurnSample], other: &[TurnSample]) {
+        let mut sessions: BTreeMap<(u32, u32), usize> =
+            baseline.iter().chain(other).map(|turn| ((turn.group, turn.session), 0)).collect();
+        let mut sizes = vec![];
+        let mut last = None;
+        for (number, ((group, _), at)) in sessions.iter_mut().enumerate() {
+            *at = number;
+            if last.replace(*group) != Some(*group) {
+                sizes.push(0);
+            }
+            sizes.last_mut().into_iter().for_each(|size| *size += 1);
+        }
+        let numbered = |turns: &[TurnSample]| -> Turns {
+            turns.iter().filter_map(|turn| Some((*sessions.get(&(turn.group, turn.session))?, *turn))).collect()
+        };
+        let (baseline, other) = (numbered(baseline), numbered(other));
+        self.rounds.push(Round { clusters: Clusters::new(&sizes), baseline, other });
+    }
+
+    /// The interval on the logarithm of a metric's ratio; none where no figure of single turns makes the metric, as of a
+    /// throughput.
+    pub(super) fn interval(&self, key: &str, level: f64) -> Option<LogInterval> {
+        let source = metric(key)?.source;
+        let figures: Vec<(Figure, Figure)> = self
+            .rounds
+            .iter()
+            .map(|round| Some((figure(key, source, &round.baseline)?, figure(key, source, &round.other)?)))
+            .collect::<Option<_>>()?;
+        let clusters: Vec<_> = self.rounds.iter().map(|round| round.clusters.clone()).collect();
+        cluster_interval(&clusters, level, |drawn| {
+            let logs = figures.iter().zip(drawn).map(|((baseline, other), drawn)| {
+                let (baseline, other) = (baseline.of(drawn)?, other.of(drawn)?);
+                (baseline > 0.0 && other > 0.0).then(|| (other / baseline).ln())
+            });
+            crate::stats::mean(&logs.collect::<Option<Vec<_>>>()?)
+        })
+    }
+}
+
+fn figure(key: &str, source: Source, turns: &Turns) -> Option<Figure> {
+    match source {
+        Source::Latency(Latency::Itl | Latency::Icl, _) => None,
+        Source::Latency(latency, stat) => Some(latency_figure(latency, stat, turns)),
+        Source::Figure(_) if key == "cache_hit_rate.value" => {
+            let shares = turns.iter().filter_map(|(session, turn)| {
+                let (cached, prompt) = turn.cached()?;
+                Some((*session, f64::from(cached), f64::from(prompt)))
+            });
+            Some(Figure::Quotient(shares.collect()))
+        }
+        Source::Figure(_) => None,
+    }
+}
+
+fn latency_figure(latency: Latency, stat: Stat, turns: &Turns) -> Figure {
+    let values = turns.iter().filter_map(|(session, turn)| Some((*session, turn.latency(latency)?)));
+    match stat.quantile() {
+        None => Figure::Quotient(values.map(|(session, value)| (session, value, 1.0)).collect()),
+        Some(quantile) => {
+            let mut values: Vec<_> = values.collect();
+            values.sort_by(|a, b| a.1.total_cmp(&b.1));
+            Figure::Quantile(values, quantile)
+        }
+    }
+}
+
+impl Figure {
+    /// The figure when each session counts as often as it was drawn; none when no drawn session has it.
+    fn of(&self, drawn: &[u32]) -> Option<f64> {
+        match self {
+            Self::Quotient(parts) => {
+                let (mut part, mut whole) = (0.0, 0.0);
+                for (session, value, weight) in parts {
+                    let times = f64::from(*drawn.get(*session)?);
+                    part += times * value;
+                    whole += times * weight;
+                }
+                (whole > 0.0).then(|| part / whole)
+            }
+            Self::Quantile(values, quantile) => {
+                let times = |session: &usize| drawn.get(*session).copied().map(u64::from);
+                let count = values.iter().map(|(session, _)| times(session)).sum::<Option<u64>>()?;
+                let mut left = quantile.rank_of(count)?;
+                for (session, value) in values {
+                    let times = times(session)?;
+                    if left < times {
+                        return Some(*value);
+                    }
+                    left -= times;
+                }
+                None
+            }
+        }
+    }
+}
