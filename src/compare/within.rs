@@ -130,3 +130,65 @@ impl Figure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::TurnRecord;
+    use crate::report::tests::served;
+    use crate::units::Micros;
+
+    /// Turns of 8 groups of 6 sessions whose TTFT is `of(group, session)` ms.
+    fn turns(of: impl Fn(u32, u32) -> u64) -> Vec<TurnSample> {
+        let grid = (0..8).flat_map(|group| (0..6).map(move |session| (group, session)));
+        grid.map(|(group, session)| {
+            let first_us = Some(Micros(of(group, session) * 1_000));
+            let turn = TurnRecord { group, session, first_us, sent_us: Some(Micros(0)), ..served(session, 0, 0, 50) };
+            TurnSample::of(&turn).unwrap()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn what_is_hard_in_both_arms_cancels() {
+        let mut runs = WithinRuns::default();
+        let base = |group: u32, session: u32| u64::from(100 + 50 * group + session);
+        runs.add(&turns(base), &turns(|group, session| 2 * base(group, session)));
+        for key in ["ttft_ms.mean", "ttft_ms.p50", "ttft_ms.p99"] {
+            let interval = runs.interval(key, 0.95).unwrap();
+            let two = 2.0_f64.ln();
+            assert!((interval.low - two).abs() < 1e-9 && (interval.high - two).abs() < 1e-9, "{key}: {interval:?}");
+        }
+        let hits = runs.interval("cache_hit_rate.value", 0.95).unwrap();
+        assert_eq!((hits.low, hits.high), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_gain_in_some_groups_alone_is_as_unsure_as_groups_are_few() {
+        let mut runs = WithinRuns::default();
+        runs.add(&turns(|_, _| 100), &turns(|group, _| if group < 4 { 50 } else { 100 }));
+        let interval = runs.interval("ttft_ms.mean", 0.95).unwrap();
+        // Of eight groups, half halved: 75 ms, and of a draw of eight about 58 to 92.
+        assert!(interval.low < 0.65_f64.ln() && interval.high > 0.85_f64.ln(), "{interval:?}");
+    }
+
+    #[test]
+    fn a_throughput_and_a_gap_are_no_figures_of_single_turns() {
+        let mut runs = WithinRuns::default();
+        runs.add(&turns(|_, _| 100), &turns(|_, _| 90));
+        for key in ["request_throughput", "itl_ms.p99", "no_such"] {
+            assert_eq!(runs.interval(key, 0.95), None);
+        }
+        assert_eq!(WithinRuns::default().interval("ttft_ms.mean", 0.95), None);
+    }
+
+    #[test]
+    fn the_weighted_quantile_is_that_of_the_drawn_turns() {
+        let values: Vec<(usize, f64)> = (0..10).map(|at| (at, at as f64)).collect();
+        let figure = Figure::Quantile(values, Quantile::P90);
+        assert_eq!(figure.of(&[1; 10]), Some(8.0));
+        assert_eq!(figure.of(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 1]), Some(0.0));
+        assert_eq!(figure.of(&[8, 0, 0, 0, 0, 0, 0, 0, 0, 2]), Some(9.0));
+        assert_eq!(figure.of(&[0; 10]), None);
+    }
+}
