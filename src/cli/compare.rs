@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
+use super::gates::GateArgs;
 use super::report::{Format, load};
 use super::say;
 use crate::compare::{BlockResult, Comparison, Settings, compare};
 use crate::profile::ExperimentSpec;
-use crate::report::TurnSample;
+use crate::report::{TurnSample, metric};
 use crate::{render, store};
 
 /// Compare saved runs, or the blocks of an experiment
@@ -20,9 +21,49 @@ pub(super) struct CompareArgs {
     /// Name of the arm that the others are compared with
     #[arg(long, value_name = "ARM")]
     baseline: Option<String>,
+    /// The metric that decides, as a key such as ttft_ms.mean (default: what the experiment declared, else ttft_ms.mean)
+    #[arg(long, value_name = "METRIC")]
+    primary: Option<String>,
+    /// The smallest relative change that matters, such as 0.02 for 2 % (default: what the experiment declared, else 0.02)
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    threshold: Option<f64>,
+    /// A field of server_info in which the arms are meant to differ; `prefix_affinity_*` names all that begin so. May be given
+    /// several times, beside those that the experiment named
+    #[arg(long, alias = "may_differ", value_name = "FIELD")]
+    may_differ: Vec<String>,
+    /// Judge the arms even if they did not run the same work; the differences are shown
+    #[arg(long, alias = "allow_mismatch")]
+    allow_mismatch: bool,
+    #[command(flatten)]
+    gates: GateArgs,
     /// How it is shown
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+}
+
+impl CompareArgs {
+    /// What the command line says beats what an experiment declared.
+    fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
+        if let Some(baseline) = &self.baseline {
+            settings.baseline.clone_from(baseline);
+        }
+        if let Some(primary) = &self.primary {
+            settings.primary.clone_from(primary);
+        }
+        if metric(&settings.primary).is_none() {
+            return Err(anyhow::Error::msg(super::facts::unknown_metric(&settings.primary))).exit_with(Exit::Usage);
+        }
+        settings.threshold = self.threshold.unwrap_or(settings.threshold);
+        settings.server_info_may_differ.extend(self.may_differ.iter().cloned());
+        settings.fail_if = self.gates.beside(std::mem::take(&mut settings.fail_if))?;
+        settings.allow_mismatch = self.allow_mismatch;
+        Ok(())
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a share from 0 to 1, such as 0.02 for 2 %".to_owned())
 }
 
 /// What is to be compared.
@@ -61,9 +102,7 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
         [one] => experiment(one)?,
         many => runs(many)?,
     };
-    if let Some(baseline) = &args.baseline {
-        settings.baseline.clone_from(baseline);
-    }
+    args.apply(&mut settings)?;
     let comparison = compare(&results, &settings, &turns).exit_with(Exit::Usage)?;
     match args.format {
         Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
@@ -73,10 +112,14 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     Ok(exit_of(&comparison))
 }
 
-/// Unlike work, or an arm without a valid block, compares nothing.
+/// Unlike work, or an arm without a valid block, compares nothing; what compares may fail a gate.
 pub(super) fn exit_of(comparison: &Comparison) -> Exit {
     let all_valid = comparison.arms.iter().all(crate::compare::Arm::has_valid_round);
-    if comparison.comparable && all_valid { Exit::Ok } else { Exit::Void }
+    let comparable = comparison.comparable || comparison.mismatch_allowed;
+    if !(comparable && all_valid) {
+        return Exit::Void;
+    }
+    if comparison.gates.iter().all(|gate| gate.passed) { Exit::Ok } else { Exit::Gate }
 }
 
 /// The blocks of an experiment; its first arm is the baseline.

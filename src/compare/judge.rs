@@ -114,3 +114,7 @@ impl Contrast {
         Some(rounded(logs.reach().exp_m1()))
     }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

@@ -90,7 +90,10 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         let reports = pairs.iter().map(|(base, other)| (&base.report, &other.report));
         comparison.doubts.extend(doubt::order(base_name, arm, reports.clone()));
         comparison.costs.push(cost(arm, reports));
-        let fate = Fate { control: is_control(arm), comparable: comparison.comparable || settings.allow_mismatch };
+        let fate = Fate {
+            control: is_control(arm),
+            comparable: settings.allow_mismatch || !comparison.differences.iter().any(|of| of.arm == *arm),
+        };
         let inside = if pairs.len() < LEAST_ROUNDS { within(&pairs, turns) } else { WithinRuns::default() };
         judge(&mut comparison.metrics, at, fate, settings, &inside);
     }

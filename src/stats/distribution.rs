@@ -65,10 +65,11 @@ impl Quantile {
         (0.0..=1.0).contains(&q).then_some(Self(q))
     }
 
-    /// The quantile whose nearest rank among `count` values is `rank`, from 0; none when there are not so many.
+    /// The quantile whose nearest rank among `count` values is `rank`, from 0; none when there are not so many. It lies half a
+    /// rank below, where no rounding reaches a neighbour.
     #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
     pub(super) fn of_rank(rank: u64, count: u64) -> Option<Self> {
-        (rank < count).then(|| Self((rank + 1) as f64 / count as f64))
+        (rank < count).then(|| Self((rank as f64 + 0.5) / count as f64))
     }
 
     /// The index, from 0, of this quantile among `count` ascending values (nearest rank); none of nothing.
