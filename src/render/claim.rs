@@ -4,9 +4,9 @@ use super::number::{change, level, plural, whole};
 use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, Unjudged, Verdict};
 
 /// Two sentences an arm: the primary metric, then the others by their verdict and the failures.
-pub(super) fn claims(comparison: &Comparison) -> Vec<String> {
+pub(super) fn claims(comparison: &Comparison) -> Vec<[String; 2]> {
     let others = comparison.arms.iter().skip(1).enumerate();
-    others.flat_map(|(at, arm)| [primary(comparison, at, arm), rest(comparison, at, arm)]).collect()
+    others.map(|(at, arm)| [primary(comparison, at, arm), rest(comparison, at, arm)]).collect()
 }
 
 fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {

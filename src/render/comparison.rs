@@ -29,7 +29,10 @@ pub fn comparison(comparison: &Comparison) -> Page {
     sections.push(Section::Lines(notes(comparison)));
     for (at, arm) in others.iter().enumerate() {
         let summary = format!("All metrics: {} against {}", arm.name, baseline.name);
-        sections.push(Section::Details { summary, tables: vec![judged::all(comparison, baseline, at, arm)] });
+        sections.push(Section::Details {
+            summary,
+            tables: vec![judged::all(comparison, baseline, at, arm), judged::rounds(comparison, at)],
+        });
     }
     sections.extend(with_failures(&comparison.arms));
     for arm in comparison.arms.iter().filter(|arm| !arm.ranks.is_empty()) {

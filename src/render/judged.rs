@@ -41,9 +41,9 @@ pub(super) fn judged(comparison: &Comparison, baseline: &Arm, at: usize, arm: &A
     grid
 }
 
-/// Every metric with the ratio of each round, and every count.
+/// Every metric, judged or not, and every count.
 pub(super) fn all(comparison: &Comparison, baseline: &Arm, at: usize, arm: &Arm) -> Grid {
-    let mut grid = Grid::new(["metric", &baseline.name, &arm.name, "ratio", "interval %", "ratio by round"]);
+    let mut grid = Grid::new(["metric", &baseline.name, &arm.name, "ratio", "interval %"]);
     for row in comparison.metrics.iter().filter(|row| is_shown(comparison, row)) {
         let contrast = &row.contrasts[at];
         grid.row([
@@ -52,11 +52,19 @@ pub(super) fn all(comparison: &Comparison, baseline: &Arm, at: usize, arm: &Arm)
             value(row, &row.arms[at + 1]),
             or_dash(contrast.geometric_mean, ratio),
             or_dash(contrast.interval, interval),
-            by_round(contrast),
         ]);
     }
     for (label, _, show) in context(baseline, arm) {
-        grid.row([label.to_owned(), show(baseline), show(arm), String::new(), String::new(), String::new()]);
+        grid.row([label.to_owned(), show(baseline), show(arm), String::new(), String::new()]);
+    }
+    grid
+}
+
+/// The ratio of each round, of the judged metrics.
+pub(super) fn rounds(comparison: &Comparison, at: usize) -> Grid {
+    let mut grid = Grid::new(["metric", "ratio by round"]);
+    for row in comparison.metrics.iter().filter(|row| row.judged) {
+        grid.row([row.label.clone(), by_round(&row.contrasts[at])]);
     }
     grid
 }

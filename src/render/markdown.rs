@@ -35,7 +35,7 @@ pub fn markdown(page: &Page) -> String {
 fn section(section: &Section) -> String {
     let mut out = String::new();
     match section {
-        Section::Claims(lines) => push_claims(&mut out, lines),
+        Section::Claims(claims) => push_claims(&mut out, claims),
         Section::Lines(lines) => lines.iter().for_each(|line| out.push_str(&format!("- {}\n", escaped(line)))),
         Section::Table(grid) => push_table(&mut out, grid),
         Section::Details { summary, tables } => fold(&mut out, summary, |out| {
@@ -53,12 +53,9 @@ fn section(section: &Section) -> String {
     out
 }
 
-/// The first sentence stands out.
-fn push_claims(out: &mut String, lines: &[String]) {
-    for (at, line) in lines.iter().enumerate() {
-        let line = escaped(line);
-        out.push_str(&if at == 0 { format!("**{line}**\n") } else { format!("\n{line}\n") });
-    }
+fn push_claims(out: &mut String, claims: &[[String; 2]]) {
+    let paragraph = |[verdict, rest]: &[String; 2]| format!("**{}**\n\n{}\n", escaped(verdict), escaped(rest));
+    out.push_str(&claims.iter().map(paragraph).collect::<Vec<_>>().join("\n"));
 }
 
 fn fold(out: &mut String, summary: &str, inside: impl FnOnce(&mut String)) {
@@ -125,8 +122,12 @@ mod tests {
         let mut grid = Grid::new(["a", "b"]);
         (0..1_000).for_each(|_| grid.row(["x".repeat(20), "y".repeat(20)]));
         let fold = |summary: &str| Section::Details { summary: summary.into(), tables: vec![grid.clone()] };
-        let sections =
-            vec![Section::Claims(vec!["claim".into()]), fold("one"), fold("two"), Section::Lines(vec!["end".into()])];
+        let sections = vec![
+            Section::Claims(vec![["claim".into(), "rest".into()]]),
+            fold("one"),
+            fold("two"),
+            Section::Lines(vec!["end".into()]),
+        ];
         let text = markdown(&Page { title: "t".into(), sections });
         assert!(text.chars().count() < 65_536, "{}", text.len());
         assert!(text.contains("<summary>one") && !text.contains("<summary>two") && text.contains("- end"));

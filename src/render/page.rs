@@ -13,8 +13,8 @@ pub struct Page {
 /// A part of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Section {
-    /// The sentences that everything else is there for.
-    Claims(Vec<String>),
+    /// The sentences that everything else is there for: of each arm the verdict, and the rest.
+    Claims(Vec<[String; 2]>),
     /// Lines of plain text.
     Lines(Vec<String>),
     /// What the reader needs first.

@@ -14,9 +14,8 @@ pub fn terminal(page: &Page) -> String {
     let mut out = format!("{}\n", clean(&page.title));
     for section in &page.sections {
         match section {
-            Section::Claims(lines) | Section::Lines(lines) => {
-                lines.iter().for_each(|line| push_wrapped(&mut out, line))
-            }
+            Section::Claims(claims) => claims.iter().flatten().for_each(|line| push_wrapped(&mut out, line)),
+            Section::Lines(lines) => lines.iter().for_each(|line| push_wrapped(&mut out, line)),
             Section::Table(grid) => push_table(&mut out, grid),
             Section::Details { summary, tables } => {
                 push_wrapped(&mut out, summary);
@@ -85,7 +84,7 @@ mod tests {
             Section::Lines(vec![evil()]),
             Section::Table(grid()),
             Section::Details { summary: evil(), tables: vec![grid()] },
-            Section::Claims(vec![evil()]),
+            Section::Claims(vec![[evil(), evil()]]),
             Section::Code { summary: evil(), lines: vec![evil()] },
         ];
         let page = Page { title: evil(), sections };
