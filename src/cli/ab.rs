@@ -6,12 +6,13 @@ use anyhow::Context as _;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
+use super::gates::GateArgs;
 use super::output_args::OutputArgs;
 use super::run::exit_of;
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
-use crate::compare::{BlockResult, Comparison, compare};
+use crate::compare::{BlockResult, Comparison, Settings, compare, planned_doubt};
 use crate::drive::Stop;
 use crate::experiment::{self, offset};
 use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
@@ -31,8 +32,13 @@ pub(super) struct AbArgs {
     /// How often every arm runs; every second round is reversed
     #[arg(long, value_name = "N", help_heading = "Experiment")]
     rounds: Option<u32>,
+    /// Judge the arms even if they did not run the same work; the differences are shown
+    #[arg(long, alias = "allow_mismatch", help_heading = "Experiment")]
+    allow_mismatch: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    gates: GateArgs,
 }
 
 /// The profile that runs when none is named.
@@ -51,7 +57,9 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
         value: i64::from(rounds).into(),
     }));
     let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
-    let spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
+    let mut spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
+    spec.fail_if = args.gates.beside(spec.fail_if)?;
+    let spec = spec;
     if metric(&spec.primary).is_none() {
         return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
@@ -65,12 +73,15 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     say::notes(&spec_args.notes);
     say::notes(&moot);
     say::note(&super::facts::headline(&spec.run, &plan));
+    if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
+        say::note(&format!("warning: {doubt}"));
+    }
     let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
     let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
     // Targets that were never reached leave nothing behind.
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
-    if let Some(comparison) = conclude(&done, &spec, &dir)? {
+    if let Some(comparison) = conclude(&done, &spec, args.allow_mismatch, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)))?;
         exit = worse(exit, super::compare::exit_of(&comparison));
     }
@@ -146,7 +157,7 @@ impl Trial<'_> {
             done.exit = worse(done.exit, exit_of(&report));
             // Half a block has half a workload: it compares with nothing.
             if report.state == State::Complete {
-                done.results.push(BlockResult { round: block.round, arm, report });
+                done.results.push(BlockResult { round: block.round, arm, report, dir: Some(dir.path().to_owned()) });
             }
             // A signal that came after the last turn of a block has let that block end, but ends the experiment.
             if stop.sending.is_cancelled() && at + 1 < blocks.len() {
@@ -235,9 +246,14 @@ async fn close(sites: Vec<Site>) {
 }
 
 /// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
-fn conclude(done: &Done, spec: &ExperimentSpec, dir: &ExperimentDir) -> anyhow::Result<Option<Comparison>> {
-    let controls: Vec<String> = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
-    let comparison = match compare(&done.results, &spec.arms[0].name, &controls) {
+fn conclude(
+    done: &Done,
+    spec: &ExperimentSpec,
+    allow_mismatch: bool,
+    dir: &ExperimentDir,
+) -> anyhow::Result<Option<Comparison>> {
+    let settings = Settings { allow_mismatch, ..super::compare::settings(spec) };
+    let comparison = match compare(&done.results, &settings, &super::compare::turns) {
         Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,
     };

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
+use super::gates::GateArgs;
 use super::report::{Format, load};
 use super::say;
-use crate::compare::{BlockResult, Comparison, compare};
+use crate::compare::{BlockResult, Comparison, Settings, compare};
 use crate::profile::ExperimentSpec;
+use crate::report::{TurnSample, metric};
 use crate::{render, store};
 
 /// Compare saved runs, or the blocks of an experiment
@@ -19,16 +21,76 @@ pub(super) struct CompareArgs {
     /// Name of the arm that the others are compared with
     #[arg(long, value_name = "ARM")]
     baseline: Option<String>,
+    /// The metric that decides, as a key such as ttft_ms.mean (default: what the experiment declared, else ttft_ms.mean)
+    #[arg(long, value_name = "METRIC")]
+    primary: Option<String>,
+    /// The smallest relative change that matters, such as 0.02 for 2 % (default: what the experiment declared, else 0.02)
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    threshold: Option<f64>,
+    /// A field of server_info in which the arms are meant to differ; `prefix_affinity_*` names all that begin so. May be given
+    /// several times, beside those that the experiment named
+    #[arg(long, alias = "may_differ", value_name = "FIELD")]
+    may_differ: Vec<String>,
+    /// Judge the arms even if they did not run the same work; the differences are shown
+    #[arg(long, alias = "allow_mismatch")]
+    allow_mismatch: bool,
+    #[command(flatten)]
+    gates: GateArgs,
     /// How it is shown
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
+impl CompareArgs {
+    /// What the command line says beats what an experiment declared.
+    fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
+        if let Some(baseline) = &self.baseline {
+            settings.baseline.clone_from(baseline);
+        }
+        if let Some(primary) = &self.primary {
+            settings.primary.clone_from(primary);
+        }
+        if metric(&settings.primary).is_none() {
+            return Err(anyhow::Error::msg(super::facts::unknown_metric(&settings.primary))).exit_with(Exit::Usage);
+        }
+        settings.threshold = self.threshold.unwrap_or(settings.threshold);
+        settings.server_info_may_differ.extend(self.may_differ.iter().cloned());
+        settings.fail_if = self.gates.beside(std::mem::take(&mut settings.fail_if))?;
+        settings.allow_mismatch = self.allow_mismatch;
+        Ok(())
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a share from 0 to 1, such as 0.02 for 2 %".to_owned())
+}
+
 /// What is to be compared.
 struct Blocks {
     results: Vec<BlockResult>,
-    baseline: String,
-    controls: Vec<String>,
+    settings: Settings,
+}
+
+/// What an experiment declared.
+pub(super) fn settings(spec: &ExperimentSpec) -> Settings {
+    Settings {
+        controls: spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect(),
+        primary: spec.primary.clone(),
+        threshold: spec.threshold,
+        server_info_may_differ: spec.server_info_may_differ.clone(),
+        fail_if: spec.fail_if.clone(),
+        ..Settings::new(spec.arms.first().map_or("", |arm| &arm.name))
+    }
+}
+
+/// The complete turns in a run's directory; none when its log is gone or damaged, since a part of them would mislead.
+pub(super) fn turns(dir: &Path) -> Option<Vec<TurnSample>> {
+    let mut samples = vec![];
+    for turn in store::read_records(dir).ok()? {
+        samples.extend(TurnSample::of(&turn.ok()?));
+    }
+    Some(samples)
 }
 
 /// Compares; arms that did not run the same work end with an exit code of their own.
@@ -36,12 +98,12 @@ struct Blocks {
 /// # Errors
 /// When a directory cannot be read, or there is nothing to pair.
 pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
-    let Blocks { results, baseline, controls } = match args.dirs.as_slice() {
+    let Blocks { results, mut settings } = match args.dirs.as_slice() {
         [one] => experiment(one)?,
         many => runs(many)?,
     };
-    let baseline = args.baseline.as_ref().unwrap_or(&baseline);
-    let comparison = compare(&results, baseline, &controls).exit_with(Exit::Usage)?;
+    args.apply(&mut settings)?;
+    let comparison = compare(&results, &settings, &turns).exit_with(Exit::Usage)?;
     match args.format {
         Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
         Format::Markdown => say::result(&render::markdown(&render::comparison(&comparison)))?,
@@ -50,10 +112,14 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     Ok(exit_of(&comparison))
 }
 
-/// Unlike work, or an arm without a valid block, compares nothing.
+/// Unlike work, or an arm without a valid block, compares nothing; what compares may fail a gate.
 pub(super) fn exit_of(comparison: &Comparison) -> Exit {
     let all_valid = comparison.arms.iter().all(crate::compare::Arm::has_valid_round);
-    if comparison.comparable && all_valid { Exit::Ok } else { Exit::Void }
+    let comparable = comparison.comparable || comparison.mismatch_allowed;
+    if !(comparable && all_valid) {
+        return Exit::Void;
+    }
+    if comparison.gates.iter().all(|gate| gate.passed) { Exit::Ok } else { Exit::Gate }
 }
 
 /// The blocks of an experiment; its first arm is the baseline.
@@ -68,9 +134,7 @@ fn experiment(dir: &Path) -> anyhow::Result<Blocks> {
     let experiment = store::read_experiment(dir).exit_with(Exit::Usage)?;
     let spec: ExperimentSpec = serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)?;
     let results = store::read_blocks(dir).exit_with(Exit::Usage)?;
-    let controls = spec.arms.iter().filter(|arm| arm.control).map(|arm| arm.name.clone()).collect();
-    let baseline = spec.arms.first().map(|arm| arm.name.clone()).unwrap_or_default();
-    Ok(Blocks { results, baseline, controls })
+    Ok(Blocks { results, settings: settings(&spec) })
 }
 
 /// Single runs: each is a block of its own arm and round, where it says so, and else of an arm named like its directory.
@@ -96,9 +160,12 @@ fn runs(dirs: &[PathBuf]) -> anyhow::Result<Blocks> {
         }
     }
     let baseline = arms.first().cloned().unwrap_or_default();
-    let blocks = rounds.into_iter().zip(arms).zip(reports);
-    let results = blocks.map(|((round, arm), report)| BlockResult { round, arm, report }).collect();
-    Ok(Blocks { results, baseline, controls: vec![] })
+    let blocks = rounds.into_iter().zip(arms).zip(reports).zip(dirs);
+    let results = blocks.map(|(((round, arm), report), dir)| {
+        let dir = if dir.is_dir() { Some(dir.clone()) } else { dir.parent().map(Path::to_owned) };
+        BlockResult { round, arm, report, dir }
+    });
+    Ok(Blocks { results: results.collect(), settings: Settings::new(&baseline) })
 }
 
 /// The round of each run, by its arm and by the experiment and round that it comes from. Rounds of one experiment keep

@@ -7,6 +7,7 @@ mod descriptors;
 mod exit;
 mod facts;
 mod flags;
+mod gates;
 mod interrupt;
 mod output_args;
 mod plan;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
+use super::gates::{GateArgs, any_fails};
 use super::output_args::OutputArgs;
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
@@ -13,7 +14,7 @@ use crate::profile::{ProfileError, RunSpec, Target, run_spec};
 use crate::report::{RunReport, State, Verdict};
 use crate::store::RunDir;
 use crate::text::Vocabulary;
-use crate::{render, workload};
+use crate::{profile, render, workload};
 
 /// Run one block against one server and report it
 #[derive(Debug, clap::Args)]
@@ -24,6 +25,8 @@ pub(super) struct RunArgs {
     address: AddressArgs,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    gates: GateArgs,
 }
 
 /// Where the requests go.
@@ -68,6 +71,7 @@ impl AddressArgs {
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
     let spec = run_spec(&loaded.profile, &loaded.context(false))?;
+    let gates = args.gates.of_run(profile::gates(&loaded.profile)?)?;
     let target = args.address.target()?;
     let moot = super::site::check_targets(&[&target], &spec, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
@@ -84,7 +88,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     say::result(&render::terminal(&render::run(&report)))?;
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));
-    Ok(exit_of(&report))
+    let fails = any_fails(&gates, &report);
+    Ok(match exit_of(&report) {
+        Exit::Ok if fails => Exit::Gate,
+        exit => exit,
+    })
 }
 
 /// A run about to start.

@@ -1,15 +1,100 @@
 //! Whether two blocks of a round ran the same work.
 
-use super::shape::Difference;
-use crate::report::{RunReport, State};
+use super::info;
+use super::shape::{Difference, InfoDifference};
+use crate::report::{Host, KeySpec, RunReport, State, TimeoutSpec};
 
 /// Relative difference of the mean output length.
 const OUTPUT_LENGTH: f64 = 0.02;
 /// Difference of failure rates, in points.
 const FAILURE_RATE: f64 = 0.01;
 
-/// Every way in which `other` differs from the `baseline` of its round.
-pub(super) fn differences(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) -> Vec<Difference> {
+/// What is unlike between arms and the baseline, over all rounds: the same thing in several rounds once, for its first.
+#[derive(Debug, Default)]
+pub(super) struct Unlike {
+    /// Other work.
+    pub(super) differences: Vec<Difference>,
+    /// What takes nothing away.
+    pub(super) remarks: Vec<Difference>,
+    pub(super) server_info: Vec<InfoDifference>,
+}
+
+impl Unlike {
+    /// Sets an arm beside the baseline of its round. A control arm differs by design: of it all is a remark.
+    pub(super) fn add(
+        &mut self,
+        round: u32,
+        arm: &str,
+        baseline: &RunReport,
+        other: &RunReport,
+        named: &[String],
+        is_control: bool,
+    ) {
+        let info = info::differences(round, arm, baseline, other, named);
+        let unnamed = info.iter().filter(|difference| !difference.may_differ).map(|difference| Difference {
+            round,
+            arm: arm.to_owned(),
+            field: format!("server_info.{}", difference.field),
+            baseline: told(difference.baseline.as_ref()),
+            other: told(difference.other.as_ref()),
+        });
+        let work = differences(round, arm, baseline, other).into_iter().chain(unnamed);
+        let (known, remarks) = (&mut self.differences, &mut self.remarks);
+        work.for_each(|new| add_once(if is_control { &mut *remarks } else { &mut *known }, new));
+        surroundings(round, arm, baseline, other).into_iter().for_each(|new| add_once(remarks, new));
+        for new in info {
+            if !self.server_info.iter().any(|old| (&old.arm, &old.field) == (&new.arm, &new.field)) {
+                self.server_info.push(new);
+            }
+        }
+    }
+}
+
+fn add_once(known: &mut Vec<Difference>, new: Difference) {
+    if !known.iter().any(|old| (&old.arm, &old.field) == (&new.arm, &new.field)) {
+        known.push(new);
+    }
+}
+
+fn told(value: Option<&String>) -> String {
+    value.cloned().unwrap_or_else(|| "not told".to_owned())
+}
+
+/// Hosts and dates: they explain, and forbid nothing.
+fn surroundings(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) -> Vec<Difference> {
+    let (a, b) = (&baseline.manifest, &other.manifest);
+    let mut found = vec![];
+    let mut note = |field: &str, baseline: String, other: String| {
+        if baseline != other {
+            found.push(Difference { round, arm: arm.to_owned(), field: field.to_owned(), baseline, other });
+        }
+    };
+    note("client host", host(&a.host), host(&b.host));
+    note("date", date(&a.started_utc), date(&b.started_utc));
+    note("server_info", has_info(baseline), has_info(other));
+    found
+}
+
+fn host(host: &Host) -> String {
+    let known = [
+        host.cores.map(|cores| format!("{cores} cores")),
+        host.memory_bytes.map(|bytes| format!("{} GiB", bytes >> 30)),
+        host.kernel.clone(),
+    ];
+    let known: Vec<_> = known.into_iter().flatten().collect();
+    if known.is_empty() { "not told".to_owned() } else { known.join(", ") }
+}
+
+fn date(rfc3339: &str) -> String {
+    rfc3339.chars().take_while(|c| *c != 'T').collect()
+}
+
+fn has_info(report: &RunReport) -> String {
+    if report.server.info.is_some() { "told" } else { "not told, so that it was not compared" }.to_owned()
+}
+
+/// Every way in which `other` ran other work than the `baseline` of its round.
+fn differences(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |field: &str, baseline: String, other: String| {
         found.push(Difference { round, arm: arm.to_owned(), field: field.to_owned(), baseline, other });
@@ -26,6 +111,9 @@ pub(super) fn differences(round: u32, arm: &str, baseline: &RunReport, other: &R
     equal("api", &api(baseline), &api(other));
     equal("load", &baseline.manifest.load(), &other.manifest.load());
     equal("warm-up sessions", &warm_up(baseline), &warm_up(other));
+    equal("timeouts", &timeouts(baseline), &timeouts(other));
+    equal("flush", yes_no(baseline.manifest.spec.server.flush), yes_no(other.manifest.spec.server.flush));
+    equal("keys", &keys(baseline), &keys(other));
     if has_history(baseline) || has_history(other) {
         equal("history", &history(baseline), &history(other));
     }
@@ -59,6 +147,19 @@ fn yes_no(is: bool) -> &'static str {
 
 fn warm_up(report: &RunReport) -> String {
     report.manifest.spec.load.warmup_sessions.to_string()
+}
+
+fn timeouts(report: &RunReport) -> String {
+    let TimeoutSpec { connect, first_byte, idle } = report.manifest.spec.timeout;
+    format!("connect {connect:?}, first byte {first_byte:?}, idle {idle:?}")
+}
+
+/// How turns carry their keys; the keys themselves are in the digest.
+fn keys(report: &RunReport) -> String {
+    let KeySpec { by, salt: _, headers, body_field } = &report.manifest.spec.key;
+    let by = format!("{by:?}").to_lowercase();
+    let field = body_field.as_ref().map_or(String::new(), |field| format!(", body field {field}"));
+    format!("by {by}, in {}{field}", if headers.is_empty() { "no header".to_owned() } else { headers.join(", ") })
 }
 
 fn has_history(report: &RunReport) -> bool {

@@ -1,14 +1,24 @@
 //! From the reports of several arms to a [`Comparison`]: who is side by side with whom, and by which ratio.
 //!
 //! An arm is compared with the baseline of its own round, which ran the same plan. Over rounds, percentiles come from
-//! merged histograms and are never averaged. No verdict is given here yet; its places are kept.
+//! merged histograms and are never averaged. How sure a ratio is comes from how the rounds differ.
 
 mod comparable;
+mod cost;
+mod doubt;
+mod gate;
+mod info;
+mod judge;
 mod pair;
 mod pool;
+mod settings;
 mod shape;
+mod within;
 
+pub use doubt::{Doubt, planned_doubt};
 pub use pair::{BlockResult, CompareError, compare};
+pub use settings::{Settings, Turns, no_turns};
 pub use shape::{
-    Arm, ArmValue, Comparison, Contrast, Difference, Interval, MetricRow, Pooling, RoundRatio, SCHEMA, Verdict,
+    Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, InfoDifference, Interval, MetricRow, Pair, Pooling,
+    RoundRatio, SCHEMA, SignFlip, Unjudged, Verdict,
 };

@@ -1,10 +1,15 @@
 //! Pairs the blocks of a round and takes ratios.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use super::comparable::differences;
-use super::pool;
-use super::shape::{Comparison, Contrast, Difference, MetricRow, RoundRatio, SCHEMA};
+use super::comparable::Unlike;
+use super::cost::cost;
+use super::judge::{Fate, LEAST_ROUNDS, judge};
+use super::settings::{Settings, Turns};
+use super::shape::{Comparison, Contrast, MetricRow, RoundRatio, SCHEMA};
+use super::within::WithinRuns;
+use super::{doubt, gate, pool};
 use crate::report::{Metric, RunReport, State, Verdict, metrics};
 use crate::stats::{geometric_mean, rounded};
 
@@ -15,6 +20,8 @@ pub struct BlockResult {
     pub round: u32,
     pub arm: String,
     pub report: RunReport,
+    /// Where its files stand, if they do.
+    pub dir: Option<PathBuf>,
 }
 
 /// Blocks that cannot be laid side by side at all.
@@ -29,53 +36,129 @@ pub enum CompareError {
 }
 
 /// The blocks of one arm by round.
-type Rounds<'a> = BTreeMap<u32, &'a RunReport>;
+type Rounds<'a> = BTreeMap<u32, &'a BlockResult>;
 
-/// Lays arms side by side: `baseline` first, the others in order of appearance. Of two blocks of one arm in one round the
-/// valid one counts, else the later. Void blocks and unfinished ones are listed, and none of their numbers is used.
+/// Lays arms side by side: the baseline first, the others in order of appearance. Of two blocks of one arm in one round the
+/// valid one counts, else the later. Void blocks and unfinished ones are listed, and none of their numbers is used. `turns` is
+/// asked only where the rounds are too few for an interval.
 ///
 /// # Errors
 /// When there is nothing to pair.
-pub fn compare(blocks: &[BlockResult], baseline: &str, controls: &[String]) -> Result<Comparison, CompareError> {
-    let arms = by_arm(blocks, baseline)?;
-    let (_, base) = &arms[0];
-    let mut differing = Vec::new();
+pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -> Result<Comparison, CompareError> {
+    let arms = by_arm(blocks, &settings.baseline)?;
+    let (base_name, base) = &arms[0];
+    let is_control = |name: &str| settings.controls.iter().any(|control| control == name);
+    let mut found = Unlike::default();
     for (arm, rounds) in &arms[1..] {
-        let both: Vec<_> =
-            rounds.iter().filter_map(|(round, report)| Some((round, base.get(round)?, report))).collect();
+        let both = both(base, rounds);
         if both.is_empty() {
-            return Err(CompareError::NoCommonRound { baseline: baseline.into(), arm: (*arm).into() });
+            return Err(CompareError::NoCommonRound { baseline: (*base_name).into(), arm: (*arm).into() });
         }
-        differing.extend(both.into_iter().flat_map(|(round, base, report)| differences(*round, arm, base, report)));
+        for (round, base, other) in both {
+            let (base, other) = (&base.report, &other.report);
+            found.add(round, arm, base, other, &settings.server_info_may_differ, is_control(arm));
+        }
     }
     let mut rounds: Vec<u32> = blocks.iter().map(|block| block.round).collect();
     rounds.sort_unstable();
     rounds.dedup();
     let pooled = arms.iter().map(|(name, blocks)| {
-        let all: Vec<_> = blocks.iter().map(|(round, report)| (*round, *report)).collect();
-        pool::arm(name, controls.iter().any(|control| control == name), &all, &valid(blocks))
+        let all: Vec<_> = blocks.iter().map(|(round, block)| (*round, &block.report)).collect();
+        pool::arm(name, is_control(name), &all, &valid(blocks))
     });
-    Ok(Comparison {
+    let Unlike { differences, remarks, server_info } = found;
+    let mut comparison = Comparison {
         schema: SCHEMA,
-        baseline: baseline.to_owned(),
+        baseline: settings.baseline.clone(),
+        primary: settings.primary.clone(),
+        threshold: settings.threshold,
         arms: pooled.collect(),
-        comparable: differing.is_empty(),
-        differences: unique(differing),
-        metrics: metrics().iter().filter_map(|metric| row(metric, &arms, &rounds)).collect(),
+        comparable: differences.is_empty(),
+        mismatch_allowed: settings.allow_mismatch,
+        differences,
+        remarks,
+        server_info,
+        doubts: vec![],
+        metrics: metrics().iter().filter_map(|metric| row(metric, &arms, &rounds, &settings.primary)).collect(),
         rounds,
-    })
+        costs: vec![],
+        gates: vec![],
+        commands: commands(&arms),
+    };
+    for (at, (arm, rounds)) in arms[1..].iter().enumerate() {
+        let pairs = valid_pairs(base, rounds);
+        let reports = pairs.iter().map(|(base, other)| (&base.report, &other.report));
+        comparison.doubts.extend(doubt::order(base_name, arm, reports.clone()));
+        comparison.costs.push(cost(arm, reports));
+        let fate = Fate {
+            control: is_control(arm),
+            comparable: settings.allow_mismatch || !comparison.differences.iter().any(|of| of.arm == *arm),
+        };
+        let inside = if pairs.len() < LEAST_ROUNDS { within(&pairs, turns) } else { WithinRuns::default() };
+        judge(&mut comparison.metrics, at, fate, settings, &inside);
+    }
+    let of_arm = |name: &str| {
+        let rounds = arms.iter().filter(|(arm, _)| *arm == name).flat_map(|(_, rounds)| rounds);
+        rounds.map(|(round, block)| (*round, &block.report)).collect()
+    };
+    comparison.gates = gate::outcomes(&settings.fail_if, &comparison, &of_arm);
+    Ok(comparison)
+}
+
+/// The rounds that both ran.
+fn both<'a>(base: &Rounds<'a>, other: &Rounds<'a>) -> Vec<(u32, &'a BlockResult, &'a BlockResult)> {
+    other.iter().filter_map(|(round, block)| Some((*round, *base.get(round)?, *block))).collect()
+}
+
+/// Those of them whose numbers may be used.
+fn valid_pairs<'a>(base: &Rounds<'a>, other: &Rounds<'a>) -> Vec<(&'a BlockResult, &'a BlockResult)> {
+    let both = both(base, other).into_iter();
+    both.filter(|(_, a, b)| is_valid(&a.report) && is_valid(&b.report)).map(|(_, a, b)| (a, b)).collect()
+}
+
+/// The turns of all pairs; nothing when those of any block are not at hand.
+fn within(pairs: &[(&BlockResult, &BlockResult)], turns: &Turns<'_>) -> WithinRuns {
+    let read = |block: &BlockResult| turns(block.dir.as_deref()?);
+    let mut runs = WithinRuns::default();
+    for (base, other) in pairs {
+        let (Some(base), Some(other)) = (read(base), read(other)) else { return WithinRuns::default() };
+        runs.add(&base, &other);
+    }
+    runs
+}
+
+/// The command lines of the arms' first blocks; arms of one `ab` have the same.
+fn commands(arms: &[(&str, Rounds)]) -> Vec<String> {
+    let mut commands: Vec<String> = vec![];
+    for block in arms.iter().filter_map(|(_, rounds)| rounds.values().next()) {
+        let words = block.report.manifest.argv.iter().map(|word| quoted(word));
+        let command = words.collect::<Vec<_>>().join(" ");
+        if !command.is_empty() && !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+/// As a shell reads it back.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str, Rounds<'a>)>, CompareError> {
     let mut arms: Vec<(&str, Rounds)> = Vec::new();
-    for BlockResult { round, arm, report } in blocks {
-        let at = arms.iter().position(|(name, _)| name == arm).unwrap_or_else(|| {
-            arms.push((arm, Rounds::new()));
+    for block in blocks {
+        let at = arms.iter().position(|(name, _)| *name == block.arm).unwrap_or_else(|| {
+            arms.push((&block.arm, Rounds::new()));
             arms.len() - 1
         });
-        let kept = arms[at].1.entry(*round).or_insert(report);
-        if is_valid(report) || !is_valid(kept) {
-            *kept = report;
+        let kept = arms[at].1.entry(block.round).or_insert(block);
+        if is_valid(&block.report) || !is_valid(&kept.report) {
+            *kept = block;
         }
     }
     let Some(at) = arms.iter().position(|(name, _)| *name == baseline) else {
@@ -95,11 +178,11 @@ fn is_valid(report: &RunReport) -> bool {
 }
 
 fn valid<'a>(rounds: &Rounds<'a>) -> Vec<&'a RunReport> {
-    rounds.values().copied().filter(|report| is_valid(report)).collect()
+    rounds.values().map(|block| &block.report).filter(|report| is_valid(report)).collect()
 }
 
 /// A metric that no arm has is left out.
-fn row(metric: &Metric, arms: &[(&str, Rounds)], rounds: &[u32]) -> Option<MetricRow> {
+fn row(metric: &Metric, arms: &[(&str, Rounds)], rounds: &[u32], primary: &str) -> Option<MetricRow> {
     let values: Vec<_> = arms.iter().map(|(_, blocks)| pool::value(metric, &valid(blocks))).collect();
     values.iter().any(|value| value.value.is_some()).then(|| MetricRow {
         key: metric.key.clone(),
@@ -107,6 +190,7 @@ fn row(metric: &Metric, arms: &[(&str, Rounds)], rounds: &[u32]) -> Option<Metri
         unit: metric.unit.to_owned(),
         better: metric.better,
         least_samples: metric.least_samples,
+        judged: metric.headline || metric.key == primary,
         pooling: pool::pooling(metric),
         arms: values,
         contrasts: arms[1..].iter().map(|(arm, blocks)| contrast(metric, arm, &arms[0].1, blocks, rounds)).collect(),
@@ -114,7 +198,9 @@ fn row(metric: &Metric, arms: &[(&str, Rounds)], rounds: &[u32]) -> Option<Metri
 }
 
 fn contrast(metric: &Metric, arm: &str, baseline: &Rounds, other: &Rounds, rounds: &[u32]) -> Contrast {
-    let value = |blocks: &Rounds, round| metric.value(blocks.get(&round).filter(|report| is_valid(report))?);
+    let value = |blocks: &Rounds, round| {
+        metric.value(blocks.get(&round).map(|block| &block.report).filter(|report| is_valid(report))?)
+    };
     let ratio = |round| {
         let (base, other) = (value(baseline, round)?, value(other, round)?);
         (base > 0.0).then(|| rounded(other / base))
@@ -127,182 +213,12 @@ fn contrast(metric: &Metric, arm: &str, baseline: &Rounds, other: &Rounds, round
         ratios,
         interval: None,
         verdict: None,
+        unjudged: None,
+        sign_flip: None,
+        smallest_effect: None,
     }
-}
-
-/// The same difference in every round is said once, for its first round.
-fn unique(differences: Vec<Difference>) -> Vec<Difference> {
-    let mut kept: Vec<Difference> = Vec::new();
-    for new in differences {
-        let same = |old: &Difference| (&old.arm, &old.field) == (&new.arm, &new.field);
-        if !kept.iter().any(same) {
-            kept.push(new);
-        }
-    }
-    kept
 }
 
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::compare::Pooling;
-    use crate::profile::{Gaps, History, Pacing};
-    use crate::report::tests::{answered_after, context, failed};
-    use crate::report::{Accumulator, Closing, State};
-
-    /// A block whose turns have these TTFTs, in ms.
-    fn block(round: u32, arm: &str, ttfts: &[u64]) -> BlockResult {
-        let mut accumulator = Accumulator::new(context(1, ttfts.len() as u64));
-        (0..).zip(ttfts).for_each(|(session, ttft)| accumulator.add(&answered_after(session, *ttft)));
-        BlockResult { round, arm: arm.into(), report: accumulator.finish(Closing::plain(State::Complete)) }
-    }
-
-    fn metric<'a>(comparison: &'a Comparison, key: &str) -> &'a MetricRow {
-        comparison.metrics.iter().find(|row| row.key == key).unwrap()
-    }
-
-    #[test]
-    fn each_round_has_its_own_ratio_and_their_mean_is_geometric() {
-        let blocks = [
-            block(1, "a", &[100]),
-            block(1, "b", &[50]),
-            block(2, "b", &[200]),
-            block(2, "a", &[100]),
-            block(3, "a", &[9]),
-        ];
-        let comparison = compare(&blocks, "a", &[]).unwrap();
-        let contrast = &metric(&comparison, "ttft_ms.mean").contrasts[0];
-        assert_eq!(contrast.ratios.iter().map(|round| round.ratio).collect::<Vec<_>>(), [Some(0.5), Some(2.0), None]);
-        assert_eq!(contrast.geometric_mean, Some(1.0));
-        assert_eq!((contrast.interval, contrast.verdict), (None, None));
-        assert_eq!((comparison.comparable, comparison.rounds), (true, vec![1, 2, 3]));
-    }
-
-    #[test]
-    fn percentiles_over_rounds_come_from_merged_histograms() {
-        let fast: Vec<u64> = vec![10; 9];
-        let blocks = [block(1, "a", &fast), block(2, "a", &[1_000]), block(1, "b", &[10]), block(2, "b", &[10])];
-        let comparison = compare(&blocks, "a", &[]).unwrap();
-        let median = metric(&comparison, "ttft_ms.p50");
-        assert_eq!(median.pooling, Pooling::MergedHistograms);
-        let value = median.arms[0].value.unwrap();
-        assert!((value - 10.0).abs() < 0.02, "{value} is no median of nine 10s and one 1,000; their mean is 505");
-        assert_eq!(median.arms[0].samples, 10);
-        assert_eq!(metric(&comparison, "ttft_ms.mean").arms[0].value, Some(109.0));
-        assert_eq!(metric(&comparison, "request_throughput").pooling, Pooling::MeanOfRounds);
-        let row = &comparison.arms[0].ranks[0];
-        assert_eq!((row.turns, row.hit_rate, row.ttft_ms.unwrap().count), (10, Some(0.5), 10));
-    }
-
-    #[test]
-    fn the_baseline_comes_first_whatever_the_order() {
-        let blocks = [block(1, "b", &[1]), block(1, "c", &[1]), block(1, "a", &[1])];
-        let comparison = compare(&blocks, "a", &["c".into()]).unwrap();
-        let names: Vec<_> = comparison.arms.iter().map(|arm| (arm.name.as_str(), arm.control)).collect();
-        assert_eq!(names, [("a", false), ("b", false), ("c", true)]);
-    }
-
-    #[test]
-    fn a_void_block_gives_no_number_and_its_valid_repetition_does() {
-        let mut void = block(1, "b", &[9_000]);
-        void.report.validity.verdict = Verdict::Void;
-        let alone = compare(&[block(1, "a", &[100]), void.clone()], "a", &[]).unwrap();
-        assert_eq!(metric(&alone, "ttft_ms.mean").contrasts[0].geometric_mean, None);
-        assert_eq!((alone.arms[1].void_rounds.as_slice(), alone.arms[1].planned), ([1].as_slice(), 1));
-        let repeated = compare(&[block(1, "a", &[100]), block(1, "b", &[50]), void], "a", &[]).unwrap();
-        assert_eq!(metric(&repeated, "ttft_ms.mean").contrasts[0].geometric_mean, Some(0.5));
-    }
-
-    #[test]
-    fn a_block_that_did_not_end_gives_no_number_and_is_not_comparable() {
-        for state in [State::Interrupted, State::Running] {
-            let mut half = block(1, "b", &[3_600]);
-            half.report.state = state;
-            for (blocks, at) in [
-                ([block(1, "a", &[100]), half.clone()], 1),
-                ([BlockResult { arm: "a".into(), ..half.clone() }, block(1, "b", &[100])], 0),
-            ] {
-                let comparison = compare(&blocks, "a", &[]).unwrap();
-                assert!(!comparison.comparable);
-                assert_eq!(comparison.differences[0].field, "state");
-                assert_eq!(metric(&comparison, "ttft_ms.mean").contrasts[0].geometric_mean, None);
-                let ratios = comparison.metrics.iter().flat_map(|row| &row.contrasts).flat_map(|of| &of.ratios);
-                assert!(ratios.into_iter().all(|round| round.ratio.is_none()));
-                let arm = &comparison.arms[at];
-                assert_eq!((arm.unfinished_rounds.as_slice(), arm.hit_rate.value), ([1].as_slice(), None));
-                assert!(!arm.has_valid_round());
-            }
-        }
-    }
-
-    #[test]
-    fn another_load_history_or_build_is_another_work() {
-        type Change = fn(&mut RunReport);
-        let sessions = |n| Pacing::Closed { sessions: NonZeroU32::new(n).unwrap() };
-        let open = Pacing::Open { per_second: 2.0, gaps: Gaps::Gamma(1.0), sessions: None };
-        let base = block(1, "a", &[100]);
-        assert_eq!(base.report.manifest.spec.load.pacing, sessions(2), "what the changes below change");
-        let changes: [(&str, Change); 9] = [
-            ("load", |r| r.manifest.spec.load.pacing = Pacing::Closed { sessions: NonZeroU32::new(16).unwrap() }),
-            ("load", |r| {
-                r.manifest.spec.load.pacing = Pacing::Open { per_second: 2.0, gaps: Gaps::Even, sessions: None };
-            }),
-            ("load", |r| r.manifest.spec.load.max_turns_in_flight = NonZeroU32::new(3)),
-            ("load", |r| r.manifest.spec.load.think = Duration::from_millis(1)),
-            ("load", |r| r.manifest.spec.load.duration = Some(Duration::from_secs(9))),
-            ("load", |r| r.manifest.spec.load.ramp_up = Duration::from_secs(1)),
-            ("warm-up sessions", |r| r.manifest.spec.load.warmup_sessions += 1),
-            ("debug build", |r| r.manifest.debug_build = true),
-            ("client version", |r| r.manifest.version = "9.9.9".into()),
-        ];
-        for (field, change) in changes {
-            let mut other = block(1, "b", &[100]);
-            change(&mut other.report);
-            let comparison = compare(&[base.clone(), other], "a", &[]).unwrap();
-            let fields: Vec<_> = comparison.differences.iter().map(|difference| difference.field.as_str()).collect();
-            assert_eq!((comparison.comparable, fields), (false, vec![field]));
-        }
-        let mut even = [base.clone(), block(1, "b", &[100])];
-        even.iter_mut().for_each(|block| block.report.manifest.spec.load.pacing = open);
-        assert!(compare(&even, "a", &[]).unwrap().comparable);
-        even[1].report.manifest.spec.workload.history = History::Synthetic;
-        assert!(compare(&even, "a", &[]).unwrap().comparable, "single turns have no history");
-        even.iter_mut().for_each(|block| block.report.manifest.spec.workload.turns = NonZeroU32::new(2).unwrap());
-        assert_eq!(compare(&even, "a", &[]).unwrap().differences[0].field, "history");
-    }
-
-    #[test]
-    fn unlike_work_is_not_comparable_and_the_reason_is_named() {
-        let mut other = block(1, "b", &[100]);
-        other.report.workload.digest = "beef".into();
-        other.report.totals.output_tokens = Some(5);
-        other.report.server.model = Some("m".into());
-        let comparison = compare(&[block(1, "a", &[100]), other], "a", &[]).unwrap();
-        assert!(!comparison.comparable);
-        let fields: Vec<_> = comparison.differences.iter().map(|difference| difference.field.as_str()).collect();
-        assert_eq!(fields, ["digest", "mean output length"]);
-    }
-
-    #[test]
-    fn survivors_of_an_arm_that_fails_more_are_not_comparable() {
-        let mut accumulator = Accumulator::new(context(1, 2));
-        accumulator.add(&answered_after(0, 100));
-        accumulator.add(&failed(1));
-        let failing =
-            BlockResult { round: 1, arm: "b".into(), report: accumulator.finish(Closing::plain(State::Complete)) };
-        let comparison = compare(&[block(1, "a", &[100, 100]), failing], "a", &[]).unwrap();
-        assert_eq!(comparison.differences[0].field, "failure rate");
-        assert_eq!(comparison.differences[0].other, "50.0 %");
-    }
-
-    #[test]
-    fn what_cannot_be_paired_is_refused() {
-        let said = |blocks: &[BlockResult]| compare(blocks, "a", &[]).unwrap_err();
-        assert_eq!(said(&[block(1, "a", &[1])]), CompareError::OneArm("a".into()));
-        assert!(matches!(said(&[block(1, "b", &[1])]), CompareError::NoBaseline { .. }));
-        assert!(matches!(said(&[block(1, "a", &[1]), block(2, "b", &[1])]), CompareError::NoCommonRound { .. }));
-    }
-}
+#[path = "pair_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::shape::{Arm, ArmValue, Pooling};
 use crate::report::{
-    Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, State, Summary, Verdict,
+    Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, State, Summary, Verdict, WithFailures,
 };
 use crate::stats::{Distribution, mean, rounded};
 
@@ -67,6 +67,8 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         rounds: all.iter().map(|(round, _)| *round).collect(),
         model: first(|r| r.server.model.clone()),
         load_balance_method: first(|r| r.server.load_balance_method.clone()),
+        ranks_told: all.iter().find_map(|(_, report)| report.server.ranks),
+        kv_tokens_total: all.iter().find_map(|(_, report)| report.server.kv_tokens_total),
         planned: count(|r| r.totals.planned),
         complete: count(|r| r.totals.complete),
         failed: count(|r| r.totals.failed),
@@ -89,6 +91,7 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         },
         stickiness: mean_of(valid, |r| r.affinity.stickiness),
         load_max_over_mean: mean_of(valid, |r| r.affinity.load_max_over_mean),
+        with_failures: with_failures(valid),
         ranks: rows(valid),
         unfinished_rounds: all
             .iter()
@@ -99,6 +102,18 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         voids: found(|r| &r.validity.voids),
         warnings: found(|r| &r.validity.warnings),
     }
+}
+
+/// Of all valid blocks together, where any turn of theirs failed.
+fn with_failures(reports: &[&RunReport]) -> BTreeMap<String, WithFailures> {
+    let failed: u64 = reports.iter().map(|report| report.totals.failed).sum();
+    let pooled = |latency: Latency| {
+        let measured = reports
+            .iter()
+            .filter_map(|report| Some((report.histograms.get(&latency.histogram_key()), latency.of(&report.metrics)?)));
+        Some((latency.key().to_owned(), WithFailures::of(&merge(measured)?, failed)))
+    };
+    [Latency::Ttft, Latency::E2e].into_iter().filter(|_| failed > 0).filter_map(pooled).collect()
 }
 
 fn rows(reports: &[&RunReport]) -> Vec<PlaceRow> {

@@ -15,6 +15,8 @@ pub enum ProfileError {
     Target { text: String, why: String },
     #[error("arm `{text}`: {why}")]
     Arm { text: String, why: String },
+    #[error("gate `{text}`: {why}; write {}", super::gate::GRAMMAR)]
+    Gate { text: String, why: String },
     #[error("{what} is not built yet")]
     NotBuilt { what: String },
 }

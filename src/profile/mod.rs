@@ -3,6 +3,7 @@
 
 mod builtin;
 mod error;
+mod gate;
 mod load;
 pub mod raw;
 mod resolve;
@@ -11,9 +12,11 @@ mod target;
 
 pub use builtin::{builtin, builtins};
 pub use error::ProfileError;
+pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
-pub use resolve::{Context, experiment_spec, run_spec};
+pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
 pub use spec::{
     Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
     Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
+    what_may_differ,
 };

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Gate;
+
 /// One arm, one block: everything that a run needs to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -260,8 +262,19 @@ pub struct ExperimentSpec {
     pub primary: String,
     /// Smallest relative change that matters.
     pub threshold: f64,
+    #[serde(default)]
+    pub fail_if: Vec<Gate>,
+    /// Fields of the servers' own descriptions in which the arms are meant to differ.
+    #[serde(default = "what_may_differ")]
+    pub server_info_may_differ: Vec<String>,
     /// The first is the baseline.
     pub arms: Vec<ArmSpec>,
+}
+
+/// The routing policy is what arms differ in, where nothing else is named.
+#[must_use]
+pub fn what_may_differ() -> Vec<String> {
+    vec!["load_balance_method".to_owned()]
 }
 
 /// One server configuration under test.

@@ -1,34 +1,48 @@
-//! Arms side by side as a page.
+//! Arms side by side as a page: the verdict, the judged rows, what to know of them, then everything else.
 
-use super::number::{ABSENT, figure, or_dash, percent, plural, whole};
+use super::claim::claims;
+use super::judged;
+use super::number::{ABSENT, change, figure, level, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
-use super::places::{self, TILDE, marked};
-use crate::compare::{Arm, ArmValue, Comparison, Contrast, MetricRow};
-use crate::report::{Attribution, Stat};
+use super::places::{self, TILDE};
+use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, MetricRow, Pair};
+use crate::report::{Attribution, GateOutcome, Stat, WithFailures};
 
-/// Ratios that fit beside each other.
-const ROUNDS_SHOWN: usize = 6;
+/// Differences that are listed; a server of another version may differ in hundreds of fields.
+const MOST_DIFFERENCES: usize = 20;
+/// Characters of a field of `server_info`.
+const LONGEST_VALUE: usize = 40;
 
-/// Said under every table until intervals are computed.
-const NO_CLAIM: &str = "ratio: arm over the baseline of the same round; over rounds, the geometric mean. Nothing is \
-                        claimed: this version computes no interval and gives no verdict.";
-
-/// The page of a comparison: one table per arm against the baseline, then ranks, then doubts.
+/// The page of a comparison.
 #[must_use]
 pub fn comparison(comparison: &Comparison) -> Page {
     let [baseline, others @ ..] = comparison.arms.as_slice() else {
         return Page { title: "gspbench compare · no arm".into(), sections: vec![] };
     };
-    let mut sections = vec![];
-    if !comparison.comparable {
-        sections.push(Section::Lines(differences(comparison)));
+    let mut sections = vec![Section::Claims(claims(comparison))];
+    let mut say = |lines: Vec<String>| sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
+    say(comparison.gates.iter().map(gate).collect());
+    say(limited(&comparison.differences, |d| format!("NOT COMPARABLE: {}", difference(d))));
+    for (at, arm) in others.iter().enumerate() {
+        sections.push(Section::Table(judged::judged(comparison, baseline, at, arm)));
     }
-    let tables = others.iter().enumerate().map(|(at, arm)| Section::Table(contrast(comparison, baseline, at, arm)));
-    sections.extend(tables);
     sections.push(Section::Lines(notes(comparison)));
+    for (at, arm) in others.iter().enumerate() {
+        let summary = format!("All metrics: {} against {}", arm.name, baseline.name);
+        sections.push(Section::Details {
+            summary,
+            tables: vec![judged::all(comparison, baseline, at, arm), judged::rounds(comparison, at)],
+        });
+    }
+    sections.extend(with_failures(&comparison.arms));
     for arm in comparison.arms.iter().filter(|arm| !arm.ranks.is_empty()) {
         let summary = format!("Per rank: {}", arm.name);
         sections.push(Section::Details { summary, tables: vec![places::grid(&arm.ranks)] });
+    }
+    sections.extend(server_info(&comparison.server_info));
+    if !comparison.commands.is_empty() {
+        let summary = "How to run it again".to_owned();
+        sections.push(Section::Code { summary, lines: comparison.commands.clone() });
     }
     let findings = findings(&comparison.arms);
     if !findings.is_empty() {
@@ -44,81 +58,38 @@ fn title(comparison: &Comparison, baseline: &Arm, others: &[Arm]) -> String {
     format!("gspbench compare · {} against baseline {} · {}", names.join(", "), baseline.name, plural(rounds, "round"))
 }
 
-fn differences(comparison: &Comparison) -> Vec<String> {
-    let difference = |d: &crate::compare::Difference| {
-        format!(
-            "NOT COMPARABLE: {} of {} is {}, of the baseline {} (round {})",
-            d.field, d.arm, d.other, d.baseline, d.round
-        )
-    };
-    comparison.differences.iter().map(difference).collect()
+fn gate(outcome: &GateOutcome) -> String {
+    let GateOutcome { gate, arm, passed, seen } = outcome;
+    let arm = arm.as_ref().map_or(String::new(), |arm| format!(", {arm}"));
+    format!("gate {}{arm}: `{gate}`: {seen}", if *passed { "passed" } else { "FAILED" })
 }
 
-/// The arm at `at` after the baseline.
-fn contrast(comparison: &Comparison, baseline: &Arm, at: usize, arm: &Arm) -> Grid {
-    let mut grid = Grid::new(["metric", &baseline.name, &arm.name, "ratio", "by round"]);
-    for row in comparison.metrics.iter().filter(|row| is_shown(comparison, row)) {
-        let show = |value: &ArmValue| or_dash(value.value, |v| metric_value(row, v, value.samples));
-        let contrast = &row.contrasts[at];
-        let mean = or_dash(contrast.geometric_mean, ratio);
-        grid.row([row.label.clone(), show(&row.arms[0]), show(&row.arms[at + 1]), mean, by_round(contrast)]);
-    }
-    let mut plain = |label: &str, show: &dyn Fn(&Arm) -> String| {
-        grid.row([label.to_owned(), show(baseline), show(arm), String::new(), String::new()]);
-    };
-    plain("Ideal reuse, one endless cache (%)", &|arm| or_dash(arm.ideal_reuse, percent));
-    let mut where_known = |label: &str, get: fn(&Arm) -> Option<f64>, show: fn(f64) -> String| {
-        if get(baseline).or(get(arm)).is_some() {
-            plain(label, &|arm| or_dash(get(arm), show));
-        }
-    };
-    where_known("Expected reuse, round robin (%)", |arm| arm.round_robin_reuse, percent);
-    where_known("Expected reuse at the places seen (%)", |arm| arm.expected_reuse, percent);
-    where_known("Stickiness (%)", |arm| arm.stickiness, percent);
-    where_known("Turns per place, max/mean", |arm| arm.load_max_over_mean, figure);
-    plain("Prompt tokens planned", &|arm| or_dash(arm.planned_prompt_tokens, whole));
-    plain("Prompt tokens served", &|arm| or_dash(arm.prompt_tokens, whole));
-    plain("Successful requests", &|arm| format!("{} of {}", whole(arm.complete), whole(arm.planned)));
-    plain("Failed requests", &|arm| whole(arm.failed));
-    grid
+fn difference(difference: &Difference) -> String {
+    let Difference { round, arm, field, baseline, other } = difference;
+    format!("{field} of {arm} is {}, of the baseline {} (round {round})", short(other), short(baseline))
 }
 
-/// Latencies from due and the time to answer stand in the files; between frames is shown where tokens are not known.
-fn is_shown(comparison: &Comparison, row: &MetricRow) -> bool {
-    let has_itl = || comparison.metrics.iter().any(|row| row.key.starts_with("itl_ms."));
-    match row.key.split('.').next() {
-        Some("ttft_from_due_ms" | "e2e_from_due_ms" | "answer_ms") => false,
-        Some("icl_ms") => !has_itl(),
-        _ => true,
+/// Values of `server_info` may be long.
+fn short(value: &str) -> String {
+    match value.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.to_owned(),
     }
 }
 
-fn metric_value(row: &MetricRow, value: f64, samples: u64) -> String {
-    if row.unit == "ratio" { percent(value) } else { marked(value, samples, row.least_samples) }
+fn limited<T>(all: &[T], show: impl Fn(&T) -> String) -> Vec<String> {
+    let more = all.len().saturating_sub(MOST_DIFFERENCES);
+    let tail = (more > 0).then(|| format!("and {more} more, which stand in comparison.json"));
+    all.iter().take(MOST_DIFFERENCES).map(show).chain(tail).collect()
 }
 
-/// Each round's ratio; of more rounds than fit on a line, the range.
-fn by_round(contrast: &Contrast) -> String {
-    if contrast.ratios.len() <= ROUNDS_SHOWN {
-        return contrast.ratios.iter().map(|round| or_dash(round.ratio, ratio)).collect::<Vec<_>>().join(" ");
-    }
-    let known = || contrast.ratios.iter().filter_map(|round| round.ratio);
-    match (known().reduce(f64::min), known().reduce(f64::max)) {
-        (Some(low), Some(high)) => format!("{low:.3} … {high:.3}"),
-        _ => ABSENT.to_owned(),
-    }
-}
-
-fn ratio(ratio: f64) -> String {
-    format!("{ratio:.3}")
-}
-
+/// What a reader must know of the table above.
 fn notes(comparison: &Comparison) -> Vec<String> {
     let is_thin = |row: &&MetricRow| {
         row.key.ends_with(Stat::P99.key())
             && row.arms.iter().any(|arm| arm.value.is_some() && arm.samples < row.least_samples)
     };
-    let tilde = comparison.metrics.iter().find(is_thin).map(|_| TILDE.to_owned());
+    let tilde = comparison.metrics.iter().find(is_thin).map(|_| format!("{TILDE}, and not judged"));
     let unplaced = comparison.arms.iter().filter_map(|arm| {
         let Attribution { known, turns, source: _, reason } = &arm.attribution;
         let reason = reason.as_ref()?;
@@ -129,7 +100,94 @@ fn notes(comparison: &Comparison) -> Vec<String> {
             plural(*turns, "turn")
         ))
     });
-    tilde.into_iter().chain([NO_CLAIM.to_owned()]).chain(unplaced).collect()
+    let doubts = comparison.doubts.iter().map(|doubt| format!("doubt: {doubt}"));
+    let remarks = limited(&comparison.remarks, |remark| format!("note: {}", difference(remark)));
+    tilde
+        .into_iter()
+        .chain([legend(comparison)])
+        .chain(costs(comparison))
+        .chain(doubts)
+        .chain(remarks)
+        .chain(unplaced)
+        .collect()
+}
+
+/// How the columns were computed.
+fn legend(comparison: &Comparison) -> String {
+    let intervals = || {
+        comparison.metrics.iter().filter(|row| row.judged).filter_map(|row| {
+            Some((row.key == comparison.primary, row.contrasts.iter().find_map(|contrast| contrast.interval)?))
+        })
+    };
+    let level_of = |primary| intervals().find(|(is_primary, _)| *is_primary == primary).map(|(_, of)| level(of.level));
+    let how = match intervals().map(|(_, interval)| interval.basis).next() {
+        Some(Basis::Rounds) => "Student's t on the logarithms of the rounds' ratios",
+        Some(Basis::WithinOneRun) => "groups and sessions of these runs drawn again, so within one run",
+        None => return "Δ: arm over the baseline of the same round; no interval, so nothing is claimed".to_owned(),
+    };
+    let levels: Vec<_> = [
+        level_of(true).map(|of| format!("{of} for the primary metric")),
+        level_of(false).map(|of| format!("{of} for the others")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    format!(
+        "Δ: arm over the baseline of the same round, geometric mean of the rounds. Interval: {how}, {}. Verdict: the whole \
+         interval against ±{}",
+        levels.join(", "),
+        level(comparison.threshold)
+    )
+}
+
+/// One line an arm, from the servers' own counters.
+fn costs(comparison: &Comparison) -> Vec<String> {
+    let line = |cost: &crate::compare::Cost| {
+        let tokens = cost.computed_tokens.map(|Pair { baseline, other }| {
+            let saved = baseline - other;
+            let word = if saved < 0.0 { "more" } else { "avoided" };
+            let (from, to) = (figure(baseline), figure(other));
+            format!(
+                "prompt tokens computed {from} → {to} ({} %), {} {word}",
+                change(other / baseline),
+                figure(saved.abs())
+            )
+        });
+        let busy = cost.prefill_busy_ms.map(|Pair { baseline, other }| {
+            let (from, to) = (figure(baseline / 1e3), figure(other / 1e3));
+            format!("time in prefill over all ranks {from} → {to} s ({} %)", change(other / baseline))
+        });
+        let parts: Vec<_> = tokens.into_iter().chain(busy).collect();
+        (!parts.is_empty()).then(|| format!("cost by the servers' counters, {}: {}", cost.arm, parts.join("; ")))
+    };
+    comparison.costs.iter().filter_map(line).collect()
+}
+
+/// Percentiles in which failures count, where there were any.
+fn with_failures(arms: &[Arm]) -> Option<Section> {
+    let mut grid = Grid::new(["arm", "latency (ms)", "turns", "failed", "p50", "p90", "p95", "p99"]);
+    for (arm, latency, with) in
+        arms.iter().flat_map(|arm| arm.with_failures.iter().map(move |(of, with)| (arm, of, with)))
+    {
+        let WithFailures { count, failed, p50, p90, p95, p99 } = *with;
+        let show = |value: Option<f64>| value.map_or_else(|| "∞".to_owned(), figure);
+        let name = latency.trim_end_matches("_ms").to_uppercase();
+        grid.row([arm.name.clone(), name, whole(count), whole(failed), show(p50), show(p90), show(p95), show(p99)]);
+    }
+    let summary = "Percentiles in which a failed request counts as one that never ended".to_owned();
+    (!grid.rows.is_empty()).then(|| Section::Details { summary, tables: vec![grid] })
+}
+
+fn server_info(differences: &[InfoDifference]) -> Option<Section> {
+    let mut grid = Grid::new(["field", "arm", "baseline", "this arm", "may differ"]);
+    for difference in differences {
+        let InfoDifference { round: _, arm, field, baseline, other, may_differ } = difference;
+        let show = |value: &Option<String>| or_dash(value.as_ref(), |value| short(value));
+        let may = if *may_differ { "yes" } else { "NO" };
+        grid.row([field.clone(), arm.clone(), show(baseline), show(other), may.to_owned()]);
+    }
+    let summary = "Where server_info differs".to_owned();
+    (!grid.rows.is_empty()).then(|| Section::Details { summary, tables: vec![grid] })
 }
 
 fn rounds_of(rounds: &[String]) -> String {

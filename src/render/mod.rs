@@ -3,7 +3,9 @@
 //! Strings out; no file, no terminal, no arithmetic beyond the formatting of numbers. What a page says is decided once,
 //! so both forms say the same.
 
+mod claim;
 mod comparison;
+mod judged;
 mod markdown;
 mod number;
 mod page;
@@ -15,7 +17,7 @@ mod windows;
 
 pub use comparison::comparison;
 pub use markdown::markdown;
-pub use page::{Grid, Page, Section};
+pub use page::{Grid, Mark, Page, Section};
 pub use plan::plan;
 pub use run::run;
 pub use terminal::terminal;

@@ -27,6 +27,17 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.1}", share * 100.0)
 }
 
+/// A ratio as a change in per cent, with its sign and without the unit.
+pub(super) fn change(ratio: f64) -> String {
+    let percent = format!("{:+.1}", (ratio - 1.0) * 100.0);
+    if percent == "-0.0" { "+0.0".to_owned() } else { percent }
+}
+
+/// A share as per cent, with the unit: `95 %`, `99.4 %`.
+pub(super) fn level(share: f64) -> String {
+    format!("{} %", format!("{:.1}", share * 100.0).trim_end_matches(".0"))
+}
+
 /// A value, or a dash.
 pub(super) fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| ABSENT.to_owned(), show)
@@ -69,6 +80,12 @@ mod tests {
             ["0.00", "0.0123", "0.123", "1.23", "12.34", "123.4", "1,000", "1,234", "1,234,567", "-1,234"]
         );
         assert_eq!([0, 999, 1_000, 2_162_688].map(whole), ["0", "999", "1,000", "2,162,688"]);
+    }
+
+    #[test]
+    fn changes_have_a_sign_and_levels_no_needless_digit() {
+        assert_eq!([0.546, 1.0, 0.9999, 12.0].map(change), ["-45.4", "+0.0", "+0.0", "+1100.0"]);
+        assert_eq!([0.95, 0.993_75, 0.02].map(level), ["95 %", "99.4 %", "2 %"]);
     }
 
     #[test]

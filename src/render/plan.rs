@@ -186,39 +186,39 @@ mod tests {
     fn a_plan_shows_both_placements_side_by_side() {
         insta::assert_snapshot!(terminal(&plan(&summary("pd-multiturn"))), @r"
         gspbench plan · pd-multiturn
-        workload: 60 groups, 60 sessions, 5 turns each · 3,763,200 prompt + 38,400 output tokens · 300 distinct
-            prompts
+        workload: 60 groups, 60 sessions, 5 turns each · 3,763,200 prompt + 38,400 output tokens · 300
+            distinct prompts
         lengths: system prompt 6,144, question 2,048, output 128 tokens
         load: 12 sessions in flight · shuffled order · 60 keys by session
         seed 42 · digest be85679396bd034f6ff3ea8d6ea3ffdd
-        ┌─────────────────────────────────────────────────────────────────────────────────┐
-        │                                  one cache for all   keys at home   round robin │
-        ╞═════════════════════════════════════════════════════════════════════════════════╡
-        │ Reuse (%)                                     73.1           73.1          53.4 │
-        │ Cold (rank, group) pairs                        60             60         116.2 │
-        │ Sessions split over ranks (%)                    –            0.0          93.8 │
-        │ Working set of a rank (tokens)                   –        105,549       197,904 │
-        │ … of its KV cache (%)                            –           17.6          33.0 │
-        │ Least run time (s)                           76.39          76.39         99.38 │
-        └─────────────────────────────────────────────────────────────────────────────────┘
+        ┌──────────────────────────────────────────────────────────────────────────────┐
+        │                                 one cache for all  keys at home  round robin │
+        ╞══════════════════════════════════════════════════════════════════════════════╡
+        │ Reuse (%)                                    73.1          73.1         53.4 │
+        │ Cold (rank, group) pairs                       60            60        116.2 │
+        │ Sessions split over ranks (%)                   –           0.0         93.8 │
+        │ Working set of a rank (tokens)                  –       105,549      197,904 │
+        │ … of its KV cache (%)                           –          17.6         33.0 │
+        │ Least run time (s)                          76.39         76.39        99.38 │
+        └──────────────────────────────────────────────────────────────────────────────┘
         Where the keys prefer to go
-        ┌──────────────────────────────┐
-        │ rank   keys   groups   turns │
-        ╞══════════════════════════════╡
-        │ 0        31       31     155 │
-        │ 1        29       29     145 │
-        └──────────────────────────────┘
-        Reuse is for caches that never evict, over 2 ranks. Keys at home: every turn where rendezvous hashing sends
-            its key while nothing is loaded. Working sets: shared system prompts and the sessions in flight, on the
-            fullest rank with keys at home, on the mean rank with round robin.
-        Least run time: prefill of what is not reused, plus output tokens 12 sessions at a time, at the step costs of
-            the simulator's preset; queues and uneven ranks come on top.
-        note: every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions:
-            116.2 cold (rank, group) pairs against 60
-        note: 12 sessions in flight are a multiple of 2 ranks, so round robin may return sessions to their rank by
-            accident: take a number that 2 does not divide
-        note: 60 sessions are a multiple of 2 ranks, so round robin may return sessions to their rank by accident:
-            compare the share of split sessions with the one above
+        ┌───────────────────────────┐
+        │ rank  keys  groups  turns │
+        ╞═══════════════════════════╡
+        │ 0       31      31    155 │
+        │ 1       29      29    145 │
+        └───────────────────────────┘
+        Reuse is for caches that never evict, over 2 ranks. Keys at home: every turn where rendezvous
+            hashing sends its key while nothing is loaded. Working sets: shared system prompts and the
+            sessions in flight, on the fullest rank with keys at home, on the mean rank with round robin.
+        Least run time: prefill of what is not reused, plus output tokens 12 sessions at a time, at the step
+            costs of the simulator's preset; queues and uneven ranks come on top.
+        note: every rank can hold all that is asked for again, so the arms differ by cold misses and not by
+            evictions: 116.2 cold (rank, group) pairs against 60
+        note: 12 sessions in flight are a multiple of 2 ranks, so round robin may return sessions to their
+            rank by accident: take a number that 2 does not divide
+        note: 60 sessions are a multiple of 2 ranks, so round robin may return sessions to their rank by
+            accident: compare the share of split sessions with the one above
         ");
     }
 
@@ -233,12 +233,12 @@ mod tests {
             PlanWarning::HotRank { rank: 3, over_mean: 2.0 },
         ];
         insta::assert_snapshot!(warnings.iter().map(warning).collect::<Vec<_>>().join("\n"), @r"
-        no prompt begins like an earlier one, so no routing can reuse anything: raise sessions_per_group or turns
-        every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: 126.5 cold (rank, group) pairs against 16
-        round robin wants 2,000,000 tokens on each rank and a cache holds 1,050,000: it will evict prefixes and reuse less than shown; affinity fits
-        even with affinity a rank wants 2,000,000 tokens and its cache holds 1,050,000: prefixes will be evicted under every routing; take fewer or shorter groups
-        1 of 8 ranks have no key: this placement is one draw; another key.salt gives another, more groups a more even one
-        rank 3 is preferred by 2.00 times the mean of turns: expect queues there, or spills where the policy has a guard
+            no prompt begins like an earlier one, so no routing can reuse anything: raise sessions_per_group or turns
+            every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: 126.5 cold (rank, group) pairs against 16
+            round robin wants 2,000,000 tokens on each rank and a cache holds 1,050,000: it will evict prefixes and reuse less than shown; affinity fits
+            even with affinity a rank wants 2,000,000 tokens and its cache holds 1,050,000: prefixes will be evicted under every routing; take fewer or shorter groups
+            1 of 8 ranks have no key: this placement is one draw; another key.salt gives another, more groups a more even one
+            rank 3 is preferred by 2.00 times the mean of turns: expect queues there, or spills where the policy has a guard
         ");
     }
 }

@@ -96,8 +96,8 @@ fn totals(report: &RunReport) -> Grid {
     let coverage = coverage.map_or(String::new(), |share| format!(" (told by {} % of turns)", percent(share)));
     row("Cache hit rate (%)", or_dash(metrics_.cache_hit_rate.value, percent) + &coverage);
     let oracle = &report.workload.oracle;
-    row("Ideal reuse, one endless cache (%)", or_dash(oracle.ideal_reuse, percent));
-    row("Expected reuse at the places seen (%)", or_dash(oracle.observed.as_ref().map(|o| o.reuse), percent));
+    row("Ideal reuse, endless cache (%)", or_dash(oracle.ideal_reuse, percent));
+    row("Expected reuse, places seen (%)", or_dash(oracle.observed.as_ref().map(|o| o.reuse), percent));
     if let Some(spread) = &oracle.round_robin {
         row(&format!("Expected reuse, round robin over {} (%)", spread.ranks), percent(spread.reuse));
     }

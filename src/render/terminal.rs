@@ -1,4 +1,4 @@
-//! A page as text for a terminal: about 110 columns, no colour, no control characters.
+//! A page as text for a terminal: about 100 columns, no colour, no control characters.
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use super::page::{Grid, Page, Section};
 
 /// Columns after which plain lines wrap.
-const WIDTH: usize = 110;
+const WIDTH: usize = 100;
 
 /// The page as terminal text, ending in a newline.
 #[must_use]
@@ -14,11 +14,17 @@ pub fn terminal(page: &Page) -> String {
     let mut out = format!("{}\n", clean(&page.title));
     for section in &page.sections {
         match section {
+            Section::Claims(claims) => claims.iter().flatten().for_each(|line| push_wrapped(&mut out, line)),
             Section::Lines(lines) => lines.iter().for_each(|line| push_wrapped(&mut out, line)),
             Section::Table(grid) => push_table(&mut out, grid),
             Section::Details { summary, tables } => {
                 push_wrapped(&mut out, summary);
                 tables.iter().for_each(|grid| push_table(&mut out, grid));
+            }
+            Section::Code { summary, lines } => {
+                push_wrapped(&mut out, summary);
+                // Unbroken, so that it can be copied.
+                lines.iter().for_each(|line| out.push_str(&format!("    {}\n", clean(line))));
             }
         }
     }
@@ -29,7 +35,12 @@ fn push_table(out: &mut String, grid: &Grid) {
     let mut table = Table::new();
     table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(printable(&grid.header)).add_rows(grid.rows.iter().map(|row| printable(row)));
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((u16::from(at == 0), 1));
+        if at > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
     out.push_str(&table.trim_fmt());
     out.push('\n');
 }
@@ -68,11 +79,13 @@ mod tests {
     #[test]
     fn no_part_of_a_page_steers_the_terminal() {
         let evil = || "a\u{1b}]0;x\u{7}\u{9b}31m".to_owned();
-        let grid = || Grid { header: vec![evil(), evil()], rows: vec![vec![evil(), evil()]] };
+        let grid = || Grid { header: vec![evil(), evil()], rows: vec![vec![evil(), evil()]], marks: vec![] };
         let sections = vec![
             Section::Lines(vec![evil()]),
             Section::Table(grid()),
             Section::Details { summary: evil(), tables: vec![grid()] },
+            Section::Claims(vec![[evil(), evil()]]),
+            Section::Code { summary: evil(), lines: vec![evil()] },
         ];
         let page = Page { title: evil(), sections };
         for text in [terminal(&page), super::super::markdown(&page)] {

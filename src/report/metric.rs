@@ -47,8 +47,24 @@ pub struct Metric {
     pub better: Better,
     /// Below this many samples the value is shown with `~` and not judged.
     pub least_samples: u64,
+    /// One of the few that a comparison judges; the others are shown beside them.
+    pub headline: bool,
     pub source: Source,
 }
+
+/// The figures by which routing policies are argued about in public: throughput, reuse, the first token, and the tails that a
+/// loaded rank gives. Few, since each one more that is judged widens the intervals of all.
+const HEADLINES: [&str; 9] = [
+    "request_throughput",
+    "output_throughput",
+    "cache_hit_rate.value",
+    "ttft_ms.mean",
+    "ttft_ms.p99",
+    "itl_ms.p99",
+    "tpot_ms.mean",
+    "tpot_ms.p99",
+    "e2e_ms.p99",
+];
 
 impl Stat {
     /// In the order of tables.
@@ -159,12 +175,23 @@ fn figures() -> Vec<Metric> {
 }
 
 fn figure(key: &str, label: &str, unit: &'static str, better: Better, get: fn(&RunReport) -> Option<f64>) -> Metric {
-    Metric { key: key.into(), label: label.into(), unit, better, least_samples: 1, source: Source::Figure(get) }
+    let headline = HEADLINES.contains(&key);
+    Metric {
+        key: key.into(),
+        label: label.into(),
+        unit,
+        better,
+        least_samples: 1,
+        headline,
+        source: Source::Figure(get),
+    }
 }
 
 fn latency(of: Latency, stat: Stat) -> Metric {
+    let key = format!("{}.{}", of.key(), stat.key());
     Metric {
-        key: format!("{}.{}", of.key(), stat.key()),
+        headline: HEADLINES.contains(&key.as_str()),
+        key,
         label: format!("{} {} (ms)", stat.label(), of.label()),
         unit: "ms",
         better: Better::Lower,
@@ -193,6 +220,12 @@ mod tests {
         let keys: BTreeSet<_> = metrics().iter().map(|metric| &metric.key).collect();
         assert_eq!(keys.len(), metrics().len());
         assert!(metric("ttft_ms").is_none());
+    }
+
+    #[test]
+    fn every_headline_is_a_metric() {
+        let headlines = metrics().iter().filter(|metric| metric.headline).map(|metric| metric.key.as_str());
+        assert_eq!(headlines.collect::<Vec<_>>(), HEADLINES);
     }
 
     #[test]

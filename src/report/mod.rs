@@ -9,11 +9,13 @@ mod audit;
 mod client;
 mod cold;
 mod counters;
+mod gate;
 mod latency;
 mod metric;
 mod place_tally;
 mod reconcile;
 mod redact;
+mod sample;
 mod shape;
 mod tally;
 mod windows;
@@ -22,16 +24,19 @@ pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
+pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
+pub use sample::TurnSample;
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
-    WorkloadFacts,
+    WithFailures, WorkloadFacts,
 };
 
-pub use crate::record::EndedBy;
+pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
+pub use crate::record::{CounterRole, EndedBy};
 pub use crate::stats::Summary;
 
 use crate::stats::rounded;

@@ -276,6 +276,22 @@ pub struct Metrics {
     pub ttft_from_due_ms: Option<Summary>,
     pub e2e_from_due_ms: Option<Summary>,
     pub cache_hit_rate: HitRate,
+    /// Percentiles with every failed turn as one that never ended: `ttft_ms`, `e2e_ms`. Empty without failures.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub with_failures: BTreeMap<String, WithFailures>,
+}
+
+/// Percentiles of a latency over the turns that were measured and those that failed, each of which counts as +∞.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WithFailures {
+    /// Measured and failed.
+    pub count: u64,
+    pub failed: u64,
+    /// Each is null where it falls on a failed turn.
+    pub p50: Option<f64>,
+    pub p90: Option<f64>,
+    pub p95: Option<f64>,
+    pub p99: Option<f64>,
 }
 
 /// Σ cached / Σ prompt tokens over the turns that report both, and which share of complete turns that is. No value where

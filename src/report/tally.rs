@@ -6,11 +6,11 @@ use super::affinity::{AffinityTally, Follow};
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
 use super::place_tally::PlaceTally;
-use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
+use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window, WithFailures};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
 use crate::record::{Outcome, Place, TurnRecord};
-use crate::stats::{Distribution, rounded};
+use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::{Micros, Rank};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +50,31 @@ struct Starts {
     sessions: u64,
     due: Span,
     sent: Span,
+}
+
+/// Of the latencies that users feel, where any turn failed.
+fn with_failures(failed: u64, latencies: &Latencies) -> BTreeMap<String, WithFailures> {
+    let felt = [Latency::Ttft, Latency::E2e].into_iter().filter(|_| failed > 0);
+    felt.map(|latency| (latency.key().to_owned(), WithFailures::of(latencies.of(latency), failed))).collect()
+}
+
+impl WithFailures {
+    /// In ms, of a distribution in µs.
+    #[must_use]
+    pub fn of(samples: &Distribution, failed: u64) -> Self {
+        let quantile = |q| {
+            let us = quantile_with_failures(samples, failed, q).filter(|us| us.is_finite())?;
+            Some(rounded(us / 1e3))
+        };
+        Self {
+            count: samples.count() + failed,
+            failed,
+            p50: quantile(Quantile::P50),
+            p90: quantile(Quantile::P90),
+            p95: quantile(Quantile::P95),
+            p99: quantile(Quantile::P99),
+        }
+    }
 }
 
 impl Tally {
@@ -244,6 +269,7 @@ impl Tally {
                 value: self.hit_rate(),
                 coverage: ratio(totals.cached_reported_turns, totals.complete),
             },
+            with_failures: with_failures(totals.failed, latencies),
         }
     }
 

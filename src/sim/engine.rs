@@ -50,7 +50,9 @@ impl Engine {
             return None;
         }
         self.is_stepping = true;
-        Some(self.costs.duration(&load))
+        let took = self.costs.duration(&load);
+        self.ranks.iter_mut().for_each(|rank| rank.spend(took));
+        Some(took)
     }
 
     /// Ends the step that was begun: tokens come out and computed prompts become visible.
@@ -145,6 +147,15 @@ mod tests {
         let times: Vec<_> = drain(&mut engine, Duration::ZERO).iter().map(|(at, _)| at.as_micros()).collect();
         let (prefill, decode) = (4 * (42_000 + 1024 * 100), 6_000 + 8 * 100);
         assert_eq!(times, [0, prefill, prefill + decode, prefill + 2 * decode]);
+    }
+
+    #[test]
+    fn time_in_prefill_is_counted_on_the_rank_that_prefills() {
+        let mut engine = engine(2, limits(1024, 100_000, 1));
+        engine.submit(0, job(1, &(0..4096).collect::<Vec<_>>(), 3));
+        let _ = drain(&mut engine, Duration::ZERO);
+        let busy: Vec<_> = engine.counts().map(|counts| counts.prefill_busy.as_micros()).collect();
+        assert_eq!(busy, [4 * (42_000 + 1024 * 100), 0]);
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct Counts {
     pub evicted_tokens: u64,
     pub prefill_input: u64,
     pub prefill_hit: u64,
+    /// Steps in which this rank prefilled, whole.
+    pub prefill_busy: Duration,
     pub decoded: u64,
     pub last_hit_rate: f64,
 }
@@ -147,6 +149,13 @@ impl RankState {
             published: Snapshot::default(),
             steps_since_published: 0,
             counts: Counts::default(),
+        }
+    }
+
+    /// Counts the step that was planned, once its length is known.
+    pub(super) fn spend(&mut self, took: Duration) {
+        if self.work == Work::Prefill {
+            self.counts.prefill_busy += took;
         }
     }
 

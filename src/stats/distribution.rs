@@ -65,6 +65,13 @@ impl Quantile {
         (0.0..=1.0).contains(&q).then_some(Self(q))
     }
 
+    /// The quantile whose nearest rank among `count` values is `rank`, from 0; none when there are not so many. It lies half a
+    /// rank below, where no rounding reaches a neighbour.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+    pub(super) fn of_rank(rank: u64, count: u64) -> Option<Self> {
+        (rank < count).then(|| Self((rank as f64 + 0.5) / count as f64))
+    }
+
     /// The index, from 0, of this quantile among `count` ascending values (nearest rank); none of nothing.
     #[must_use]
     #[expect(
@@ -73,7 +80,7 @@ impl Quantile {
         clippy::cast_sign_loss,
         reason = "counts stay below 2^53, and a fraction of a count is a count"
     )]
-    pub(super) fn rank_of(self, count: u64) -> Option<u64> {
+    pub fn rank_of(self, count: u64) -> Option<u64> {
         // 0.07 × 100 is 7.000000000000001: without the nudge the rank would be one too high.
         let rank = (self.0 * count as f64 - 1e-9).ceil() as u64;
         (count > 0).then(|| rank.clamp(1, count) - 1)

@@ -3,8 +3,14 @@
 //! The subtle thing: a histogram answers quantiles and nothing else. Count, sum, squares, minimum and maximum are kept
 //! exactly beside it, as integers, so that merging gives the same figure in any order and any grouping.
 
+mod bootstrap;
 mod distribution;
+mod failures;
 mod mean;
+mod paired;
 
+pub use bootstrap::{Clusters, RESAMPLES, cluster_interval};
 pub use distribution::{DecodeError, Distribution, Quantile, Summary};
+pub use failures::quantile_with_failures;
 pub use mean::{exact_quantile, geometric_mean, mean, rounded, variation};
+pub use paired::{LogInterval, Standing, sign_flip_floor, sign_flip_p, smallest_effect, t_interval};

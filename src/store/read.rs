@@ -53,7 +53,10 @@ pub fn read_blocks(dir: &Path) -> Result<Vec<BlockResult>, StoreError> {
     let ended = |state| matches!(state, BlockState::Complete | BlockState::Void);
     let ended = experiment.blocks.into_iter().filter(|block| ended(block.state));
     ended
-        .map(|block| Ok(BlockResult { round: block.round, report: read_run(&dir.join(&block.dir))?, arm: block.arm }))
+        .map(|block| {
+            let home = dir.join(&block.dir);
+            Ok(BlockResult { round: block.round, report: read_run(&home)?, arm: block.arm, dir: Some(home) })
+        })
         .collect()
 }
 

@@ -4,6 +4,7 @@
 mod dialect;
 mod flush;
 mod launch;
+mod loads;
 mod reply;
 mod series;
 mod server;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::reply::bytes;
-use super::{TargetError, dialect, join};
+use super::{Dialect, TargetError, dialect, join, loads};
 use crate::record::ServerCounter;
 use crate::units::MOST_RANKS;
 use crate::wire::Exposition;
@@ -36,7 +36,7 @@ const MOST_INFO: usize = 1 << 20;
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Scrape {
     pub raw: String,
-    /// Those that a dialect table knows.
+    /// Those that a dialect table knows, and what SGLang tells in `/v1/loads`.
     pub counters: Vec<ServerCounter>,
 }
 
@@ -115,7 +115,11 @@ pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
         return None;
     }
     let raw = String::from_utf8_lossy(&bytes(reply).await.ok()?).into_owned();
-    let counters = dialect::counters(&Exposition::parse(&raw));
+    let exposition = Exposition::parse(&raw);
+    let mut counters = dialect::counters(&exposition);
+    if url != base && dialect::dialects(&exposition).contains(&Dialect::Sglang) {
+        counters.extend(loads::counters(http, base).await);
+    }
     Some(Scrape { raw, counters })
 }
 

@@ -9,6 +9,8 @@ mod end_to_end;
 #[cfg(test)]
 mod interrupt;
 #[cfg(test)]
+mod judge;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod load;

@@ -160,7 +160,7 @@ fn load(app: &App, report: &Report, rank: usize) -> Value {
         "max_total_num_tokens": limits.kv_tokens, "max_running_requests": limits.max_running,
         "token_usage": share(snapshot.used_tokens, limits.kv_tokens), "gen_throughput": 0.0,
         "cache_hit_rate": counts.last_hit_rate, "utilization": 0.0,
-        "total_prefill_uncached_tokens": counts.prefill_input, "total_prefill_busy_us": 0, "decode_moments": null,
+        "total_prefill_uncached_tokens": counts.prefill_input, "total_prefill_busy_us": micros(counts.prefill_busy), "decode_moments": null,
         "memory": { "weight_gb": 0.0, "kv_cache_gb": 0.0, "graph_gb": 0.0, "token_capacity": limits.kv_tokens },
         "disaggregation": {
             "mode": "null", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0,

@@ -1,0 +1,72 @@
+//! Gates on a comparison: they look at the arms after the baseline that are no controls.
+
+use super::shape::{Comparison, Contrast, Interval, MetricRow};
+use crate::report::{Better, Condition, Gate, GateOutcome, RunReport, judge_run};
+
+/// One outcome a gate and arm. `blocks` gives the reports of an arm.
+pub(super) fn outcomes<'a>(
+    gates: &[Gate],
+    comparison: &Comparison,
+    blocks: &dyn Fn(&str) -> Vec<(u32, &'a RunReport)>,
+) -> Vec<GateOutcome> {
+    let mut outcomes = vec![];
+    for gate in gates {
+        for (at, arm) in comparison.arms[1..].iter().enumerate().filter(|(_, arm)| !arm.control) {
+            let (passed, seen) = match gate.condition {
+                Condition::Worse(share) => worse(comparison, &gate.metric, at, share),
+                Condition::Is(..) => every_block(gate, &blocks(&arm.name)),
+            };
+            outcomes.push(GateOutcome { gate: gate.to_string(), arm: Some(arm.name.clone()), passed, seen });
+        }
+    }
+    outcomes
+}
+
+/// Fails when the whole interval is worse than the baseline by more than `share`, and when there is no interval: what cannot be
+/// judged does not pass.
+fn worse(comparison: &Comparison, key: &str, at: usize, share: f64) -> (bool, String) {
+    let row = comparison.metrics.iter().find(|row| row.key == key);
+    let Some((row, contrast)) = row.and_then(|row| Some((row, row.contrasts.get(at)?))) else {
+        return (false, "no arm has this metric".to_owned());
+    };
+    let Some(interval) = contrast.interval else {
+        return (false, "it cannot be judged: there is no interval; run three rounds or more".to_owned());
+    };
+    if is_thin(row, at) {
+        let seen = format!("it cannot be judged: fewer than {} samples stand behind it", row.least_samples);
+        return (false, seen);
+    }
+    let (least, most) = badness(row.better, interval);
+    let passed = least <= share.ln_1p();
+    let open = if passed && most > share.ln_1p() { "; this is not excluded, run more rounds" } else { "" };
+    (passed, format!("{}{open}", words(contrast, interval)))
+}
+
+fn is_thin(row: &MetricRow, at: usize) -> bool {
+    [0, at + 1].iter().any(|arm| row.arms[*arm].samples < row.least_samples)
+}
+
+/// How much worse it is at least and at most, as logarithms.
+fn badness(better: Better, interval: Interval) -> (f64, f64) {
+    let (low, high) = (interval.low.ln(), interval.high.ln());
+    match better {
+        Better::Lower => (low, high),
+        Better::Higher => (-high, -low),
+    }
+}
+
+fn words(contrast: &Contrast, interval: Interval) -> String {
+    let change = |ratio: f64| format!("{:+.1} %", (ratio - 1.0) * 100.0);
+    let mean = contrast.geometric_mean.map_or_else(|| "–".to_owned(), change);
+    format!("it changed by {mean}, interval {} to {}", change(interval.low), change(interval.high))
+}
+
+/// Fails with the first block that fails.
+fn every_block(gate: &Gate, blocks: &[(u32, &RunReport)]) -> (bool, String) {
+    let outcomes: Vec<_> = blocks.iter().map(|(round, report)| (round, judge_run(gate, report))).collect();
+    match outcomes.iter().find(|(_, outcome)| !outcome.passed) {
+        Some((round, outcome)) => (false, format!("round {round}: {}", outcome.seen)),
+        None if outcomes.is_empty() => (false, "no block of this arm has run".to_owned()),
+        None => (true, format!("in all {} blocks", outcomes.len())),
+    }
+}

@@ -1,0 +1,109 @@
+//! What a comparison says in sentences: the verdict first.
+
+use super::number::{change, level, plural, whole};
+use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, Unjudged, Verdict};
+
+/// Two sentences an arm: the primary metric, then the others by their verdict and the failures.
+pub(super) fn claims(comparison: &Comparison) -> Vec<[String; 2]> {
+    let others = comparison.arms.iter().skip(1).enumerate();
+    others.map(|(at, arm)| [primary(comparison, at, arm), rest(comparison, at, arm)]).collect()
+}
+
+fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
+    let baseline = &comparison.baseline;
+    let found = comparison.metrics.iter().find(|row| row.key == comparison.primary);
+    let Some((row, contrast)) = found.and_then(|row| Some((row, row.contrasts.get(at)?))) else {
+        return format!("{} against {baseline}: no arm has the primary metric {}.", arm.name, comparison.primary);
+    };
+    let name = &arm.name;
+    let threshold = format!("±{}", level(comparison.threshold));
+    let verdict = match (contrast.verdict, contrast.unjudged) {
+        (Some(Verdict::Better), _) => format!("{name} is better than {baseline}: {}.", figures(row, contrast)),
+        (Some(Verdict::Worse), _) => format!("{name} is worse than {baseline}: {}.", figures(row, contrast)),
+        (Some(Verdict::Same), _) => {
+            format!("{name} is as good as {baseline}, within {threshold}: {}.", figures(row, contrast))
+        }
+        (Some(Verdict::Unclear), _) => {
+            format!("{name} against {baseline} is unclear: {}{}.", figures(row, contrast), way_out(contrast))
+        }
+        (None, Some(Unjudged::Control)) => {
+            format!("{name} is a control, not judged: {} against {baseline}.", figures(row, contrast))
+        }
+        (None, Some(Unjudged::NotComparable)) => {
+            format!("{name} and {baseline} are NOT COMPARABLE: see the differences.")
+        }
+        (None, why) => format!("{name} against {baseline} is not judged: {}: {}.", row.label, reason(why, row)),
+    };
+    let doubtful = !comparison.comparable && comparison.mismatch_allowed;
+    if doubtful { format!("NOT THE SAME WORK, judged on demand: {verdict}") } else { verdict }
+}
+
+fn reason(why: Option<Unjudged>, row: &MetricRow) -> String {
+    match why {
+        Some(Unjudged::FewSamples) => format!("fewer than {} samples", whole(row.least_samples)),
+        Some(Unjudged::FewRounds) => {
+            "no interval: fewer than three rounds, and their turns are not at hand or do not make this figure"
+                .to_owned()
+        }
+        _ => "no round of both arms has it above zero".to_owned(),
+    }
+}
+
+/// `Mean TTFT (ms) -45.4 %, 95 % interval -48.1 to -42.5 % over 6 rounds, sign-flip p 0.031 (the least that 6 rounds can give)`.
+fn figures(row: &MetricRow, contrast: &Contrast) -> String {
+    let mean = contrast.geometric_mean.map_or(String::new(), |ratio| format!(" {} %", change(ratio)));
+    let interval = contrast.interval.map_or(String::new(), |interval| format!(", {}", interval_words(interval)));
+    let rounds = contrast.ratios.iter().filter(|round| round.ratio.is_some()).count();
+    let counted = plural(u64::try_from(rounds).unwrap_or(u64::MAX), "round");
+    let over = match contrast.interval.map(|interval| interval.basis) {
+        Some(Basis::WithinOneRun) => format!(" within {counted}, which says nothing of the next run"),
+        Some(Basis::Rounds) | None => format!(" over {counted}"),
+    };
+    let p = contrast.sign_flip.map_or(String::new(), |flip| {
+        let is_least = flip.p <= flip.floor;
+        let floor = if is_least {
+            "the least that so many rounds can give".to_owned()
+        } else {
+            format!("at least {:.3}", flip.floor)
+        };
+        format!(", sign-flip p {:.3} ({floor})", flip.p)
+    });
+    format!("{}{mean}{interval}{over}{p}", row.label)
+}
+
+fn interval_words(interval: Interval) -> String {
+    let Interval { low, high, level: sure, basis: _ } = interval;
+    format!("{} interval {} to {} %", level(sure), change(low), change(high))
+}
+
+fn way_out(contrast: &Contrast) -> String {
+    contrast.smallest_effect.map_or_else(
+        || "; run three rounds or more".to_owned(),
+        |effect| format!("; these rounds would see a change of {} or more; run more of them for less", level(effect)),
+    )
+}
+
+fn rest(comparison: &Comparison, at: usize, arm: &Arm) -> String {
+    let judged = || comparison.metrics.iter().filter(|row| row.judged && row.key != comparison.primary);
+    let named = |wanted: Option<Verdict>| -> Vec<&str> {
+        let of = |row: &&MetricRow| row.contrasts.get(at).is_some_and(|contrast| contrast.verdict == wanted);
+        judged().filter(of).map(|row| row.label.split(" (").next().unwrap_or(&row.label)).collect()
+    };
+    let lists = [
+        ("better", named(Some(Verdict::Better))),
+        ("worse", named(Some(Verdict::Worse))),
+        ("the same", named(Some(Verdict::Same))),
+        ("unclear", named(Some(Verdict::Unclear))),
+        ("not judged", named(None)),
+    ];
+    let said: Vec<_> = lists
+        .iter()
+        .filter(|(_, labels)| !labels.is_empty())
+        .map(|(word, labels)| format!("{word}: {}", labels.join(", ")))
+        .collect();
+    let failed = |arm: &Arm| format!("{} of {}", whole(arm.failed), whole(arm.planned));
+    let baseline =
+        comparison.arms.first().map_or(String::new(), |baseline| format!(" (baseline {})", failed(baseline)));
+    let others = if said.is_empty() { String::new() } else { format!("Others: {}. ", said.join("; ")) };
+    format!("{others}Failed requests: {}{baseline}.", failed(arm))
+}
