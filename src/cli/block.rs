@@ -1,12 +1,12 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
 use super::exit::{Exit, ExitWith as _};
+use super::outside::{Outside, deltas, raw_metrics};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
@@ -14,15 +14,12 @@ use super::witness::Witness;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
-use crate::record::{EndedBy, Outcome};
+use crate::record::{EndedBy, Outcome, PlaceLoad};
 use crate::render;
-use crate::report::{
-    Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State, Unread, When,
-};
+use crate::report::{Accumulator, Closing, Context, Host, KeySeen, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
-use crate::target::{self, Flush, Scrape, TargetError};
+use crate::target::{self, Flush, TargetError};
 use crate::text::Vocabulary;
-use crate::units::public_address;
 use crate::workload::{Observing, Plan, Prompter};
 
 /// What one block runs.
@@ -50,6 +47,15 @@ pub(super) struct Measured {
     pub notes: Vec<String>,
 }
 
+/// What driving the plan has brought.
+struct Driving {
+    driven: Driven,
+    recorded: Recorded,
+    /// Most turns in flight at once.
+    in_flight_max: usize,
+    series: Vec<PlaceLoad>,
+}
+
 impl Block<'_> {
     /// Runs the block into `dir`.
     ///
@@ -64,18 +70,19 @@ impl Block<'_> {
         progress.stage("flush");
         let mut notes = self.flush().await.exit_with(Exit::Target)?;
         notes.extend(self.site.facts.notes.iter().cloned());
-        let before = self.scrape().await;
+        let before = self.outside().scrape().await;
         progress.start();
         let witness = Witness::start();
-        let (driven, recorded, in_flight_max) = self.measure(accumulator, dir, progress).await?;
+        let Driving { driven, recorded, in_flight_max, series } = self.measure(accumulator, dir, progress).await?;
         let seen = witness.end().await;
-        let after = self.scrape().await;
+        let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let report = recorded.accumulator.finish(Closing {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
-            unread: self.unread(&before, &after),
+            unread: self.outside().unread(&before, &after),
+            series,
             key_seen: KeySeen::Unknown,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -175,18 +182,13 @@ impl Block<'_> {
         }
     }
 
-    /// Drives the plan; what was recorded, and the most turns in flight at once.
-    async fn measure(
-        &self,
-        accumulator: Accumulator,
-        dir: &RunDir,
-        progress: Progress,
-    ) -> anyhow::Result<(Driven, Recorded, usize)> {
+    /// Drives the plan, and samples the server's load meanwhile.
+    async fn measure(&self, accumulator: Accumulator, dir: &RunDir, progress: Progress) -> anyhow::Result<Driving> {
         let clock = Clock::wall();
         let stop = self.stop.child();
         let client = self.client(clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
-        let load = self.load(prompter, clock, stop.clone());
+        let load = self.load(prompter, clock.clone(), stop.clone());
         client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
         let watch = Arc::clone(&load.watch);
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
@@ -211,8 +213,10 @@ impl Block<'_> {
             },
             sender,
         );
+        let sampling = self.outside().sample(&clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
-        Ok((driven, recorded?, watch.max_in_flight()))
+        let series = sampling.end().await;
+        Ok(Driving { driven, recorded: recorded?, in_flight_max: watch.max_in_flight(), series })
     }
 
     fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
@@ -226,39 +230,8 @@ impl Block<'_> {
         Load { run_id, prompter, limits: limits(self.spec), clock, stop, watch: Arc::default() }
     }
 
-    /// The target and the further addresses, each with its scrape.
-    async fn scrape(&self) -> BTreeMap<String, Scrape> {
-        let mut scrapes = BTreeMap::new();
-        for (name, source) in self.sources() {
-            if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(name, scrape);
-            }
-        }
-        scrapes
-    }
-
-    /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
-    fn sources(&self) -> Vec<(String, &str)> {
-        let mut sources: Vec<(String, &str)> = vec![];
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
-            let shown = public_address(source);
-            let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
-            let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
-            sources.push((name, source));
-        }
-        sources
-    }
-
-    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
-    fn unread(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<Unread> {
-        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
-            (true, true) => None,
-            (false, true) => Some(When::Before),
-            (true, false) => Some(When::After),
-            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
-        };
-        let sources = self.sources().into_iter();
-        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
+    fn outside(&self) -> Outside<'_> {
+        Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls }
     }
 }
 
@@ -280,27 +253,6 @@ fn limits(spec: &RunSpec) -> Limits {
 fn at_once(limits: Limits, plan: &Plan) -> usize {
     let slots = limits.sessions.filter(|_| limits.ramp_up.is_zero()).unwrap_or(0);
     slots.min(limits.turns.unwrap_or(usize::MAX)).min(plan.sessions.len())
-}
-
-/// The growth of every counter, the target's own first.
-fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let of = |scrapes: &'_ BTreeMap<String, Scrape>, source: &String| {
-        scrapes.get(source).map(|scrape| scrape.counters.clone())
-    };
-    let between =
-        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
-    sources.into_iter().flat_map(between).collect()
-}
-
-fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {
-    let part = |when: &str, scrapes: &BTreeMap<String, Scrape>| {
-        scrapes
-            .iter()
-            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
-            .collect::<String>()
-    };
-    part("before", before) + &part("after", after)
 }
 
 fn host() -> Host {

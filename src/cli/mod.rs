@@ -9,6 +9,7 @@ mod facts;
 mod flags;
 mod interrupt;
 mod output_args;
+mod outside;
 mod plan;
 mod profiles;
 mod progress;

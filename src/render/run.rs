@@ -14,6 +14,11 @@ pub fn run(report: &RunReport) -> Page {
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
     }
+    let loads = crate::report::loads(&report.server.series, report.server.kv_tokens_per_rank);
+    if !loads.is_empty() {
+        let summary = "Load of the server, sampled at most once a second".into();
+        sections.push(Section::Details { summary, tables: vec![places::load_grid(&loads)] });
+    }
     if let Some(window) = &report.windows.steady {
         let tables = vec![windows::steady_latencies(window)];
         sections.push(Section::Details { summary: "Turns sent in the steady window".into(), tables });

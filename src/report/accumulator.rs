@@ -13,7 +13,7 @@ use super::shape::{
 use super::tally::Tally;
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{CounterRole, EndedBy, Marks, TurnRecord};
+use crate::record::{CounterRole, EndedBy, Marks, PlaceLoad, TurnRecord};
 use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
@@ -32,6 +32,7 @@ pub struct Closing {
     pub ended_by: Option<EndedBy>,
     pub counters: Vec<CounterDelta>,
     pub unread: Vec<Unread>,
+    pub series: Vec<PlaceLoad>,
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
@@ -72,6 +73,7 @@ impl Closing {
             ended_by: None,
             counters: vec![],
             unread: vec![],
+            series: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
@@ -141,6 +143,7 @@ impl Accumulator {
             ended_by,
             counters,
             unread,
+            series,
             key_seen,
             observed,
             in_flight_max,
@@ -151,6 +154,7 @@ impl Accumulator {
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
         server.unread = unread;
+        server.series = series;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
         let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);

@@ -10,6 +10,7 @@ mod client;
 mod cold;
 mod counters;
 mod latency;
+mod load;
 mod metric;
 mod place_tally;
 mod reconcile;
@@ -23,6 +24,7 @@ pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use latency::Latency;
+pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
 pub use shape::{

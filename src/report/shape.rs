@@ -144,7 +144,8 @@ pub struct ServerFacts {
     /// Addresses whose counters could not be read before the run, after it, or both.
     #[serde(default)]
     pub unread: Vec<Unread>,
-    /// Gauges over time; empty until they are sampled during a run.
+    /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
+    /// goes when there are more. Empty where the server tells none.
     pub series: Vec<PlaceLoad>,
 }
 

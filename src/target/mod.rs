@@ -12,7 +12,7 @@ mod url;
 pub use dialect::{Dialect, counters, dialects};
 pub use flush::{Flush, flush};
 pub use launch::{Launched, launch_sim};
-pub use series::watch;
+pub use series::{WHOLE_SERVER, watch};
 pub use server::{Scrape, ServerFacts, ask, models, scrape};
 pub use url::join;
 

@@ -109,14 +109,18 @@ pub async fn models(http: &reqwest::Client, base: &str) -> Result<Vec<String>, T
 
 /// Reads `/metrics` of `base`; `None` when there is none.
 pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
-    let url = if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") };
-    let reply = http.get(&url).timeout(PATIENCE).send().await.ok()?;
+    let reply = http.get(metrics_url(base)).timeout(PATIENCE).send().await.ok()?;
     if !reply.status().is_success() {
         return None;
     }
     let raw = String::from_utf8_lossy(&bytes(reply).await.ok()?).into_owned();
     let counters = dialect::counters(&Exposition::parse(&raw));
     Some(Scrape { raw, counters })
+}
+
+/// Where an address shows its counters; it may be given with the route or without.
+pub(super) fn metrics_url(base: &str) -> String {
+    if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") }
 }
 
 fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
