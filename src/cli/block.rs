@@ -16,7 +16,7 @@ use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::profile::{Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome, PlaceLoad};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, Host, KeySeen, Manifest, RunReport, State};
+use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, Flush, TargetError};
 use crate::text::Vocabulary;
@@ -69,7 +69,7 @@ impl Block<'_> {
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
         let mut notes = self.flush().await.exit_with(Exit::Target)?;
-        notes.extend(self.site.facts.notes.iter().cloned());
+        notes.extend(self.site.facts.notes.iter().chain(&self.site.probed.notes).cloned());
         let before = self.outside().scrape().await;
         progress.start();
         let witness = Witness::start();
@@ -83,7 +83,7 @@ impl Block<'_> {
             counters: deltas(&before, &after),
             unread: self.outside().unread(&before, &after),
             series,
-            key_seen: KeySeen::Unknown,
+            key_seen: self.site.probed.key_seen,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
             redials: None,
@@ -102,10 +102,13 @@ impl Block<'_> {
     }
 
     fn context(&self) -> Context {
+        let mut spec = self.spec.clone();
+        // As it is sent: a field that the server refuses is not.
+        spec.request.ignore_eos = self.site.probed.fields.ignore_eos;
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             argv: std::env::args().collect(),
-            spec: self.spec.clone(),
+            spec,
             target: Some(self.site.target.clone()),
             host: host(),
             started_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

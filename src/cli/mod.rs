@@ -11,6 +11,7 @@ mod interrupt;
 mod output_args;
 mod outside;
 mod plan;
+mod probe;
 mod profiles;
 mod progress;
 mod recorder;
@@ -22,6 +23,7 @@ mod sim;
 mod site;
 mod spec_args;
 mod truth;
+mod untold;
 mod witness;
 
 use clap::Parser as _;

@@ -7,7 +7,7 @@ use super::affinity::{Affinity, Follow, Spilled};
 use super::latency::{Latency, millis};
 use super::redact::redacted;
 use super::shape::{
-    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
+    Client, CounterDelta, Fact, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
     State, Totals, Unread, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
@@ -185,6 +185,15 @@ impl Accumulator {
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
             littles_law_ratio: littles_law_ratio(load, &totals, &windows),
         };
+        let affinity = Affinity { spilled, ..tally.affinity.finish(&loads) };
+        server.untold.retain(|untold| match untold.fact {
+            // The probe may have met a reply that tells less than most.
+            Fact::CachedTokens => totals.cached_reported_turns == 0,
+            Fact::Place => affinity.attribution.known == 0,
+            Fact::Counters => server.counters.is_empty(),
+            Fact::Usage => totals.prompt_tokens.is_none(),
+            Fact::Ranks => true,
+        });
         let mut report = RunReport {
             schema: SCHEMA,
             state,
@@ -196,7 +205,7 @@ impl Accumulator {
             windows,
             metrics,
             ranks,
-            affinity: Affinity { spilled, ..tally.affinity.finish(&loads) },
+            affinity,
             client,
             validity: audit::Validity::default(),
             histograms: latencies.encoded(),

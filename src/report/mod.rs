@@ -28,9 +28,9 @@ pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
 pub use shape::{
-    Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
-    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
-    WorkloadFacts,
+    Client, CounterDelta, Drain, Fact, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
+    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, Untold, When, Window,
+    Windows, WorkloadFacts,
 };
 
 pub use crate::record::EndedBy;

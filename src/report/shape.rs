@@ -137,6 +137,9 @@ pub struct ServerFacts {
     /// What the first turns of all groups say of the cache at the start.
     #[serde(default)]
     pub cold: Option<ColdEvidence>,
+    /// What it does not tell, with what would make it.
+    #[serde(default)]
+    pub untold: Vec<Untold>,
     /// The server's own description, raw.
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,
@@ -147,6 +150,25 @@ pub struct ServerFacts {
     /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
     /// goes when there are more. Empty where the server tells none.
     pub series: Vec<PlaceLoad>,
+}
+
+/// A fact that a server does not tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Untold {
+    pub fact: Fact,
+    /// The flag, route or address that would tell it.
+    pub remedy: String,
+}
+
+/// What a report would like to know of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    CachedTokens,
+    Place,
+    Counters,
+    Usage,
+    Ranks,
 }
 
 /// Whether the server's own metrics show that routing keys arrived.
