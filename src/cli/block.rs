@@ -5,20 +5,21 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
+use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
-use super::outside::{Outside, deltas, raw_metrics};
+use super::outside::{Outside, deltas, raw_metrics, restarted};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
 use super::witness::Witness;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
-use crate::profile::{Pacing, RunSpec};
+use crate::profile::{Isolate, Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome, PlaceLoad};
 use crate::render;
 use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
-use crate::target::{self, Flush, TargetError};
+use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
 use crate::workload::{Observing, Plan, Prompter};
 
@@ -68,7 +69,7 @@ impl Block<'_> {
         progress.stage("warm-up");
         self.warm_up().await.exit_with(Exit::Target)?;
         progress.stage("flush");
-        let mut notes = self.flush().await.exit_with(Exit::Target)?;
+        let (flush, mut notes) = Box::pin(self.cold_start().run()).await.exit_with(Exit::Target)?;
         notes.extend(self.site.facts.notes.iter().chain(&self.site.probed.notes).cloned());
         let before = self.outside().scrape().await;
         progress.start();
@@ -83,6 +84,8 @@ impl Block<'_> {
             counters: deltas(&before, &after),
             unread: self.outside().unread(&before, &after),
             series,
+            flush: Some(flush),
+            restarted: restarted(&before, &after),
             key_seen: self.site.probed.key_seen,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -134,7 +137,7 @@ impl Block<'_> {
         let (sender, mut receiver) = mpsc::channel(64);
         // What a signal finds under way here measures nothing: it is cut at once.
         let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
-        let client = self.client(Clock::wall(), &stop)?;
+        let client = self.client(self.spec, Clock::wall(), &stop)?;
         let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
         let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
         let load = Load { limits, ..self.load(prompter, Clock::wall(), stop) };
@@ -166,30 +169,25 @@ impl Block<'_> {
         })
     }
 
-    async fn flush(&self) -> Result<Vec<String>, TargetError> {
-        if !self.spec.server.flush {
-            return Ok(vec!["the prefix cache was left as it was: earlier requests may have warmed it".to_owned()]);
+    fn cold_start(&self) -> ColdStart<'_> {
+        ColdStart { outside: self.outside(), spec: self.spec, plan: &self.plan, vocabulary: self.vocabulary }
+    }
+
+    /// The specification of the turns: with a fresh salt, where the run is kept apart from others by one.
+    fn sent(&self) -> RunSpec {
+        let mut spec = self.spec.clone();
+        if spec.server.isolate == Some(Isolate::CacheSalt) {
+            let salt = format!("gspbench-{:016x}", rand::random::<u64>());
+            spec.request.extra_body.insert("cache_salt".to_owned(), salt.into());
         }
-        match target::flush(&self.site.http, &self.site.base, self.spec.server.flush_timeout).await {
-            Flush::Accepted => Ok(vec![]),
-            Flush::Unsupported => {
-                Ok(vec!["the server has no /flush_cache: earlier requests may have warmed its prefix cache".to_owned()])
-            }
-            Flush::Refused(said) => {
-                let why = format!(
-                    "the flush was refused ({said}); wait until the server is idle, or measure its cache as it is with \
-                     --no-flush-cache"
-                );
-                Err(TargetError::refused(&self.site.base, why))
-            }
-        }
+        spec
     }
 
     /// Drives the plan, and samples the server's load meanwhile.
     async fn measure(&self, accumulator: Accumulator, dir: &RunDir, progress: Progress) -> anyhow::Result<Driving> {
         let clock = Clock::wall();
         let stop = self.stop.child();
-        let client = self.client(clock.clone(), &stop).exit_with(Exit::Usage)?;
+        let client = self.client(&self.sent(), clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
         let load = self.load(prompter, clock.clone(), stop.clone());
         client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
@@ -222,9 +220,9 @@ impl Block<'_> {
         Ok(Driving { driven, recorded: recorded?, in_flight_max: watch.max_in_flight(), series })
     }
 
-    fn client(&self, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
+    fn client(&self, spec: &RunSpec, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
         self.site
-            .client(self.spec, clock, stop.cut.clone())
+            .client(spec, clock, stop.cut.clone())
             .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 

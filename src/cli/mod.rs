@@ -2,6 +2,7 @@
 
 mod ab;
 mod block;
+mod cold_start;
 mod compare;
 mod descriptors;
 mod exit;

@@ -60,10 +60,15 @@ impl Outside<'_> {
         sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
     }
 
+    /// The target's address and the further ones.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.site.base).chain(self.metrics_urls.iter().map(String::as_str))
+    }
+
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
     fn sources(&self) -> Vec<(String, &str)> {
         let mut sources: Vec<(String, &str)> = vec![];
-        for source in std::iter::once(&self.site.base).chain(self.metrics_urls) {
+        for source in self.addresses() {
             let shown = public_address(source);
             let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
             let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
@@ -112,6 +117,15 @@ pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
     let between =
         |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
     sources.into_iter().flat_map(between).collect()
+}
+
+/// The addresses whose process has another start time than before.
+pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
+    let started = |scrapes: &Scrapes, source: &String| scrapes.get(source).and_then(|scrape| scrape.started);
+    let is_another = |source: &&String| {
+        started(before, source).zip(started(after, source)).is_some_and(|(earlier, later)| later > earlier)
+    };
+    before.keys().filter(is_another).cloned().collect()
 }
 
 /// Both scrapes of every address, as they came.

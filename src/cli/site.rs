@@ -67,7 +67,7 @@ impl Site {
         let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
         let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
         let ready = until_ready(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
-        let mut facts = target::ask(&http, &base, &ready).await.exit_with(Exit::Target)?;
+        let mut facts = Box::pin(target::ask(&http, &base, &ready)).await.exit_with(Exit::Target)?;
         if let Readiness::NotYet(said) = ready {
             facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));
         }
@@ -75,7 +75,7 @@ impl Site {
             choose_model(&base, opening.spec.request.model.as_deref(), &facts.models).exit_with(Exit::Target)?;
         let probed = Probed::before(opening.spec);
         let mut site = Self { target: target.clone(), base, http, facts, model, probed, api_key, launched };
-        site.probed = probe(&site, opening, plan).await.exit_with(Exit::Target)?;
+        site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)
     }
 

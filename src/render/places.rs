@@ -29,6 +29,7 @@ pub(super) fn grid(rows: &[PlaceRow]) -> Grid {
 pub(super) fn load_grid(rows: &[LoadRow]) -> Grid {
     let header = ["place", "samples", "running", "max", "queued", "max", "KV use %", "max", "last batch hit %", "max"];
     let mut grid = Grid::new(header);
+    let requests = |count: f64| format!("{count:.0}");
     for LoadRow { place, samples, running, queued, kv_usage, hit_rate } in rows {
         let mean = |level: &Option<Level>, show: fn(f64) -> String| or_dash(level.map(|level| level.mean), show);
         let max = |level: &Option<Level>, show: fn(f64) -> String| or_dash(level.map(|level| level.max), show);
@@ -36,9 +37,9 @@ pub(super) fn load_grid(rows: &[LoadRow]) -> Grid {
             place.to_string(),
             whole(*samples),
             mean(running, figure),
-            max(running, figure),
+            max(running, requests),
             mean(queued, figure),
-            max(queued, figure),
+            max(queued, requests),
             mean(kv_usage, percent),
             max(kv_usage, percent),
             mean(hit_rate, percent),

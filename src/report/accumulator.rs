@@ -7,10 +7,11 @@ use super::affinity::{Affinity, Follow, Spilled};
 use super::latency::{Latency, millis};
 use super::redact::redacted;
 use super::shape::{
-    Client, CounterDelta, Fact, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
+    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
     State, Totals, Unread, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
+use super::told::{Fact, FlushFacts};
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{CounterRole, EndedBy, Marks, PlaceLoad, TurnRecord};
@@ -33,6 +34,8 @@ pub struct Closing {
     pub counters: Vec<CounterDelta>,
     pub unread: Vec<Unread>,
     pub series: Vec<PlaceLoad>,
+    pub flush: Option<FlushFacts>,
+    pub restarted: Vec<String>,
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
@@ -74,6 +77,8 @@ impl Closing {
             counters: vec![],
             unread: vec![],
             series: vec![],
+            flush: None,
+            restarted: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
@@ -144,6 +149,8 @@ impl Accumulator {
             counters,
             unread,
             series,
+            flush,
+            restarted,
             key_seen,
             observed,
             in_flight_max,
@@ -155,6 +162,8 @@ impl Accumulator {
         server.counters = counters;
         server.unread = unread;
         server.series = series;
+        server.flush = flush;
+        server.restarted = restarted;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
         let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);

@@ -15,8 +15,10 @@ mod metric;
 mod place_tally;
 mod reconcile;
 mod redact;
+mod served;
 mod shape;
 mod tally;
+mod told;
 mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
@@ -28,10 +30,11 @@ pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
 pub use shape::{
-    Client, CounterDelta, Drain, Fact, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle,
-    PlaceRow, RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, Untold, When, Window,
-    Windows, WorkloadFacts,
+    Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
+    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
+    WorkloadFacts,
 };
+pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::record::EndedBy;
 pub use crate::stats::Summary;

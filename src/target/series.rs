@@ -260,14 +260,14 @@ mod tests {
         tokio::spawn(async move {
             let mut head = [0; 1_024];
             let (mut held, _) = listener.accept().await.unwrap();
-            held.read(&mut head).await.unwrap();
+            assert!(held.read(&mut head).await.unwrap() > 0);
             let (mut asked, _) = listener.accept().await.unwrap();
-            asked.read(&mut head).await.unwrap();
+            assert!(asked.read(&mut head).await.unwrap() > 0);
             let body = r#"{"loads":[{"dp_rank":3,"num_running_reqs":7}]}"#;
             let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             asked.write_all(reply.as_bytes()).await.unwrap();
             // The next question shows that this answer was taken in.
-            asked.read(&mut head).await.unwrap();
+            assert!(asked.read(&mut head).await.unwrap() > 0);
             stop.cancel();
             std::future::pending::<()>().await;
         });
