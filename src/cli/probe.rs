@@ -88,6 +88,7 @@ pub(super) async fn probe(site: &Site, opening: Opening<'_>, plan: &Plan) -> Res
         shows_metrics: site.facts.shows_metrics || !opening.spec.server.metrics_urls.is_empty(),
         turn: &turn,
         ranks: site.facts.ranks,
+        misses_keys: opening.spec.key.by != KeyScope::None && probed.key_seen == KeySeen::Unknown,
     });
     Ok(probed)
 }

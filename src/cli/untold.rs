@@ -14,6 +14,8 @@ pub(super) struct Asked<'a> {
     pub shows_metrics: bool,
     pub turn: &'a TurnRecord,
     pub ranks: Option<u32>,
+    /// Whether keys are sent and nothing shows them.
+    pub misses_keys: bool,
 }
 
 /// In the order in which they are shown.
@@ -26,6 +28,7 @@ pub(super) fn untold(asked: &Asked<'_>) -> Vec<Untold> {
         (Fact::Counters, (!asked.shows_metrics).then(|| counters(asked))),
         (Fact::Usage, asked.turn.prompt_tokens.is_none().then_some(USAGE)),
         (Fact::Ranks, asked.ranks.is_none().then_some(RANKS)),
+        (Fact::Key, asked.misses_keys.then(|| keys(asked))),
     ];
     facts.into_iter().filter_map(|(fact, remedy)| Some(Untold { fact, remedy: remedy?.to_owned() })).collect()
 }
@@ -76,6 +79,16 @@ fn counters(asked: &Asked<'_>) -> &'static str {
     }
 }
 
+fn keys(asked: &Asked<'_>) -> &'static str {
+    match asked.kind {
+        Some(Kind::Sglang) => "start SGLang with --enable-metrics, whose gauges show the keys under way",
+        Some(Kind::Smg) => {
+            "its policies `manual` and `consistent_hashing` count them, at --metrics-url of its Prometheus port"
+        }
+        _ => "nothing of its counters shows them: give --metrics-url of the servers behind it, if they are SGLang",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +103,8 @@ mod tests {
     fn each_fact_that_is_missing_names_the_flag_that_would_tell_it() {
         let silent = turn();
         let of = |kind, api| {
-            let asked = Asked { kind: Some(kind), api, shows_metrics: false, turn: &silent, ranks: None };
+            let asked =
+                Asked { kind: Some(kind), api, shows_metrics: false, turn: &silent, ranks: None, misses_keys: true };
             untold(&asked).into_iter().map(|untold| untold.remedy).collect::<Vec<_>>().join("\n")
         };
         let flags = [
@@ -112,8 +126,14 @@ mod tests {
     fn a_server_that_tells_all_is_asked_for_nothing() {
         let place = Some(Place::Rank(Rank(0)));
         let told = TurnRecord { cached_tokens: Some(0), prompt_tokens: Some(9), place, ..turn() };
-        let asked =
-            Asked { kind: Some(Kind::Sglang), api: Api::Generate, shows_metrics: true, turn: &told, ranks: Some(8) };
+        let asked = Asked {
+            kind: Some(Kind::Sglang),
+            api: Api::Generate,
+            shows_metrics: true,
+            turn: &told,
+            ranks: Some(8),
+            misses_keys: false,
+        };
         assert_eq!(untold(&asked), []);
     }
 }

@@ -183,6 +183,7 @@ fn untold(untold: &Untold) -> String {
         Fact::Counters => "counters of its own",
         Fact::Usage => "token counts of its replies",
         Fact::Ranks => "how many ranks it has",
+        Fact::Key => "whether routing keys arrive",
     };
     format!("the server does not tell {what}: {}", untold.remedy)
 }

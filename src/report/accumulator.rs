@@ -201,7 +201,7 @@ impl Accumulator {
             Fact::Place => affinity.attribution.known == 0,
             Fact::Counters => server.counters.is_empty(),
             Fact::Usage => totals.prompt_tokens.is_none(),
-            Fact::Ranks => true,
+            Fact::Ranks | Fact::Key => true,
         });
         let mut report = RunReport {
             schema: SCHEMA,

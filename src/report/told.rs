@@ -58,4 +58,6 @@ pub enum Fact {
     Counters,
     Usage,
     Ranks,
+    /// Whether routing keys arrive.
+    Key,
 }

@@ -105,7 +105,7 @@ fn no_file_of_an_experiment_holds_a_secret_wherever_it_was_given() {
     assert!(!printed.contains("S3CRET"), "{printed}");
     assert_eq!(files_with("S3CRET", dir.path()), Vec::<String>::new());
     let (_, compared) = gspbench(&["compare", "out"], "", dir.path());
-    assert!(compared.contains("Mean TTFT"), "{compared}");
+    assert!(compared.contains("b against baseline a"), "{compared}");
     let turn = &server.turns()[0];
     assert_eq!((turn.header("x-auth-token"), &turn.json()["api_key"]), (Some("S3CRETH"), &"S3CRETB".into()));
 }
