@@ -1,12 +1,13 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
+use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
+use super::outside::{Outside, deltas, raw_metrics, restarted};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
@@ -14,16 +15,13 @@ use super::witness::Witness;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
-use crate::profile::{Pacing, RunSpec};
-use crate::record::{EndedBy, Outcome};
+use crate::profile::{Isolate, Pacing, RunSpec};
+use crate::record::{EndedBy, Outcome, PlaceLoad};
 use crate::render;
-use crate::report::{
-    Accumulator, Closing, Context, CounterDelta, Host, KeySeen, Manifest, RunReport, State, Unread, When,
-};
+use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
-use crate::target::{self, Flush, Scrape, TargetError};
+use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
-use crate::units::public_address;
 use crate::workload::{Observing, Plan, Prompter};
 
 /// What one block runs.
@@ -51,6 +49,15 @@ pub(super) struct Measured {
     pub notes: Vec<String>,
 }
 
+/// What driving the plan has brought.
+struct Driving {
+    driven: Driven,
+    recorded: Recorded,
+    /// Most turns in flight at once.
+    in_flight_max: usize,
+    series: Vec<PlaceLoad>,
+}
+
 impl Block<'_> {
     /// Runs the block into `dir`.
     ///
@@ -65,21 +72,25 @@ impl Block<'_> {
         progress.stage("warm-up");
         self.warm_up(&lanes).await.exit_with(Exit::Target)?;
         progress.stage("flush");
-        let mut notes = self.flush().await.exit_with(Exit::Target)?;
-        notes.extend(self.site.facts.notes.iter().cloned());
-        let before = self.scrape().await;
+        let (flush, mut notes) = Box::pin(self.cold_start().run()).await.exit_with(Exit::Target)?;
+        notes.extend(self.site.facts.notes.iter().chain(&self.site.probed.notes).cloned());
+        let before = self.outside().scrape().await;
         progress.start();
         let witness = Witness::start(&lanes);
-        let (driven, recorded, in_flight_max) = self.measure(&lanes, accumulator, dir, progress).await?;
+        let measuring = self.measure(&lanes, accumulator, dir, progress);
+        let Driving { driven, recorded, in_flight_max, series } = measuring.await?;
         let seen = witness.end().await;
-        let after = self.scrape().await;
+        let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let report = recorded.accumulator.finish(Closing {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
-            unread: self.unread(&before, &after),
-            key_seen: KeySeen::Unknown,
+            unread: self.outside().unread(&before, &after),
+            series,
+            flush: Some(flush),
+            restarted: restarted(&before, &after),
+            key_seen: self.site.probed.key_seen,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
             redials: None,
@@ -98,10 +109,13 @@ impl Block<'_> {
     }
 
     fn context(&self) -> Context {
+        let mut spec = self.spec.clone();
+        // As it is sent: a field that the server refuses is not.
+        spec.request.ignore_eos = self.site.probed.fields.ignore_eos;
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             argv: std::env::args().collect(),
-            spec: self.spec.clone(),
+            spec,
             target: Some(self.site.target.clone()),
             host: host(),
             started_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -127,7 +141,7 @@ impl Block<'_> {
         let (sender, mut receiver) = mpsc::channel(64);
         // What a signal finds under way here measures nothing: it is cut at once.
         let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
-        let client = self.client(lanes, Clock::wall(), &stop)?;
+        let client = self.client(self.spec, lanes, Clock::wall(), &stop)?;
         let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
         let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
         let load = Load { limits, ..self.load(lanes, prompter, Clock::wall(), stop) };
@@ -156,38 +170,33 @@ impl Block<'_> {
         })
     }
 
-    async fn flush(&self) -> Result<Vec<String>, TargetError> {
-        if !self.spec.server.flush {
-            return Ok(vec!["the prefix cache was left as it was: earlier requests may have warmed it".to_owned()]);
-        }
-        match target::flush(&self.site.http, &self.site.base, self.spec.server.flush_timeout).await {
-            Flush::Accepted => Ok(vec![]),
-            Flush::Unsupported => {
-                Ok(vec!["the server has no /flush_cache: earlier requests may have warmed its prefix cache".to_owned()])
-            }
-            Flush::Refused(said) => {
-                let why = format!(
-                    "the flush was refused ({said}); wait until the server is idle, or measure its cache as it is with \
-                     --no-flush-cache"
-                );
-                Err(TargetError::refused(&self.site.base, why))
-            }
-        }
+    fn cold_start(&self) -> ColdStart<'_> {
+        ColdStart { outside: self.outside(), spec: self.spec, plan: &self.plan, vocabulary: self.vocabulary }
     }
 
-    /// Drives the plan; what was recorded, and the most turns in flight at once.
+    /// The specification of the turns: with a fresh salt, where the run is kept apart from others by one.
+    fn sent(&self) -> RunSpec {
+        let mut spec = self.spec.clone();
+        if spec.server.isolate == Some(Isolate::CacheSalt) {
+            let salt = format!("gspbench-{:016x}", rand::random::<u64>());
+            spec.request.extra_body.insert("cache_salt".to_owned(), salt.into());
+        }
+        spec
+    }
+
+    /// Drives the plan, and samples the server's load meanwhile.
     async fn measure(
         &self,
         lanes: &Lanes,
         accumulator: Accumulator,
         dir: &RunDir,
         progress: Progress,
-    ) -> anyhow::Result<(Driven, Recorded, usize)> {
+    ) -> anyhow::Result<Driving> {
         let clock = Clock::wall();
         let stop = self.stop.child();
-        let client = self.client(lanes, clock.clone(), &stop).exit_with(Exit::Usage)?;
+        let client = self.client(&self.sent(), lanes, clock.clone(), &stop).exit_with(Exit::Usage)?;
         let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
-        let load = self.load(lanes, prompter, clock, stop.clone());
+        let load = self.load(lanes, prompter, clock.clone(), stop.clone());
         client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
         let watch = Arc::clone(&load.watch);
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
@@ -216,13 +225,21 @@ impl Block<'_> {
             },
             sender,
         );
+        let sampling = self.outside().sample(&clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
-        Ok((driven, recorded?, watch.max_in_flight()))
+        let series = sampling.end().await;
+        Ok(Driving { driven, recorded: recorded?, in_flight_max: watch.max_in_flight(), series })
     }
 
-    fn client(&self, lanes: &Lanes, clock: Clock, stop: &Stop) -> Result<crate::client::Client, TargetError> {
+    fn client(
+        &self,
+        spec: &RunSpec,
+        lanes: &Lanes,
+        clock: Clock,
+        stop: &Stop,
+    ) -> Result<crate::client::Client, TargetError> {
         self.site
-            .client(self.spec, lanes, clock, stop.cut.clone())
+            .client(spec, lanes, clock, stop.cut.clone())
             .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
     }
 
@@ -232,39 +249,8 @@ impl Block<'_> {
         Load { run_id, prompter, limits: limits(self.spec), clock, lanes, stop, watch }
     }
 
-    /// The target and the further addresses, each with its scrape.
-    async fn scrape(&self) -> BTreeMap<String, Scrape> {
-        let mut scrapes = BTreeMap::new();
-        for (name, source) in self.sources() {
-            if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(name, scrape);
-            }
-        }
-        scrapes
-    }
-
-    /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
-    fn sources(&self) -> Vec<(String, &str)> {
-        let mut sources: Vec<(String, &str)> = vec![];
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
-            let shown = public_address(source);
-            let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
-            let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
-            sources.push((name, source));
-        }
-        sources
-    }
-
-    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
-    fn unread(&self, before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<Unread> {
-        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
-            (true, true) => None,
-            (false, true) => Some(When::Before),
-            (true, false) => Some(When::After),
-            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
-        };
-        let sources = self.sources().into_iter();
-        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
+    fn outside(&self) -> Outside<'_> {
+        Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls }
     }
 }
 
@@ -286,27 +272,6 @@ fn limits(spec: &RunSpec) -> Limits {
 fn at_once(limits: Limits, plan: &Plan) -> usize {
     let slots = limits.sessions.filter(|_| limits.ramp_up.is_zero()).unwrap_or(0);
     slots.min(limits.turns.unwrap_or(usize::MAX)).min(plan.sessions.len())
-}
-
-/// The growth of every counter, the target's own first.
-fn deltas(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> Vec<CounterDelta> {
-    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let of = |scrapes: &'_ BTreeMap<String, Scrape>, source: &String| {
-        scrapes.get(source).map(|scrape| scrape.counters.clone())
-    };
-    let between =
-        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
-    sources.into_iter().flat_map(between).collect()
-}
-
-fn raw_metrics(before: &BTreeMap<String, Scrape>, after: &BTreeMap<String, Scrape>) -> String {
-    let part = |when: &str, scrapes: &BTreeMap<String, Scrape>| {
-        scrapes
-            .iter()
-            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
-            .collect::<String>()
-    };
-    part("before", before) + &part("after", after)
 }
 
 fn host() -> Host {

@@ -89,7 +89,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
     info.iter_mut().for_each(hide_fields);
     ServerFacts {
         address: Some(public_address(&site.base)),
-        kind: facts.kind.clone(),
+        kind: facts.kind.map(|kind| kind.name().to_owned()),
         version: facts.version.clone(),
         model: site.model.clone(),
         ranks: facts.ranks,
@@ -100,6 +100,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
             .zip(facts.ranks)
             .and_then(|(tokens, ranks)| tokens.checked_mul(ranks.into())),
         page_tokens: facts.page_tokens,
+        untold: site.probed.untold.clone(),
         info,
         ..ServerFacts::default()
     }

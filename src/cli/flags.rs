@@ -95,6 +95,8 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("warmup-requests", Some("N"), LOAD, Int("load.warmup_sessions"), "Sessions that run first, with prompts and keys of their own [default: 8]"),
     flag("flush-cache", None, SERVER, Fixed("server.flush", "true"), "Empty the server's prefix cache before measuring (the default)"),
     flag("no-flush-cache", None, SERVER, Fixed("server.flush", "false"), "Leave the server's prefix cache as it is"),
+    flag("flush-command", Some("COMMAND"), SERVER, Text("server.flush_command"), "A shell command that empties the cache, run before each block with the address in GSPBENCH_TARGET"),
+    flag("isolate", Some("HOW"), SERVER, Text("server.isolate"), "cache_salt: a fresh salt in every request, for a server whose cache cannot be emptied (SGLang, vLLM)"),
     flag("metrics-url", Some("URL"), SERVER, Custom(metrics_url), "A further address whose /metrics are read before and after"),
     flag("time-scale", Some("X"), SERVER, Float("sim.time_scale"), "Run simulated servers X times faster than real time"),
     flag("cache-report", None, SERVER, Moot("cached tokens are always reported where the server tells them"), "Accepted for bench_serving's command lines"),

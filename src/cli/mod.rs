@@ -2,6 +2,7 @@
 
 mod ab;
 mod block;
+mod cold_start;
 mod compare;
 mod descriptors;
 mod exit;
@@ -10,7 +11,9 @@ mod flags;
 mod gates;
 mod interrupt;
 mod output_args;
+mod outside;
 mod plan;
+mod probe;
 mod profiles;
 mod progress;
 mod recorder;
@@ -22,6 +25,7 @@ mod sim;
 mod site;
 mod spec_args;
 mod truth;
+mod untold;
 mod witness;
 
 use clap::Parser as _;

@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
+use super::probe::{Fields, Probed, probe};
 use super::say;
 use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
 use crate::lanes::Lanes;
 use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
-use crate::record::{Failure, Outcome, TurnId, TurnRecord};
-use crate::target::{self, Launched, ServerFacts, TargetError};
+use crate::target::{self, Launched, Readiness, ServerFacts, TargetError};
 use crate::text::Vocabulary;
-use crate::units::{Micros, without_user};
-use crate::workload::{Plan, Prompt, Prompter};
+use crate::units::without_user;
+use crate::workload::Plan;
 
 /// A server that answers.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Site {
     pub http: reqwest::Client,
     pub facts: ServerFacts,
     pub model: Option<String>,
-    continuous_usage: bool,
+    pub probed: Probed,
     api_key: Option<String>,
     launched: Option<Launched>,
 }
@@ -67,12 +67,16 @@ impl Site {
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !(key.is_empty() || has_user));
         let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
         let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
-        let models = models(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
-        let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
-        let facts = target::ask(&http, &base).await;
-        let continuous_usage = opening.spec.request.api != Api::Generate;
-        let mut site = Self { target: target.clone(), base, http, facts, model, continuous_usage, api_key, launched };
-        site.probe(opening, plan).await.exit_with(Exit::Target)?;
+        let ready = until_ready(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
+        let mut facts = Box::pin(target::ask(&http, &base, &ready)).await.exit_with(Exit::Target)?;
+        if let Readiness::NotYet(said) = ready {
+            facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));
+        }
+        let model =
+            choose_model(&base, opening.spec.request.model.as_deref(), &facts.models).exit_with(Exit::Target)?;
+        let probed = Probed::before(opening.spec);
+        let mut site = Self { target: target.clone(), base, http, facts, model, probed, api_key, launched };
+        site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)
     }
 
@@ -87,13 +91,29 @@ impl Site {
         clock: Clock,
         cancel: CancellationToken,
     ) -> anyhow::Result<Client> {
+        self.client_with(spec, self.probed.fields, lanes, clock, cancel)
+    }
+
+    /// The same, with only these optional fields.
+    ///
+    /// # Errors
+    /// As [`Self::client`].
+    pub(super) fn client_with(
+        &self,
+        spec: &RunSpec,
+        fields: Fields,
+        lanes: &Lanes,
+        clock: Clock,
+        cancel: CancellationToken,
+    ) -> anyhow::Result<Client> {
+        let Fields { continuous_usage, ignore_eos } = fields;
         let settings = Settings {
             url: self.url(spec.request.api),
             shape: Shape {
-                request: spec.request.clone(),
+                request: RequestSpec { ignore_eos, ..spec.request.clone() },
                 model: self.model.clone(),
                 key_field: spec.key.body_field.clone(),
-                continuous_usage: self.continuous_usage,
+                continuous_usage,
             },
             key_headers: spec.key.headers.clone(),
             headers: spec.request.headers.clone(),
@@ -113,58 +133,19 @@ impl Site {
         }
     }
 
-    fn url(&self, api: Api) -> String {
+    /// Whether requests carry an `Authorization`.
+    pub(super) fn is_authorized(&self, spec: &RunSpec) -> bool {
+        let has_header = spec.request.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        self.api_key.is_some() || has_header || without_user(&self.base) != self.base
+    }
+
+    pub(super) fn url(&self, api: Api) -> String {
         let route = match api {
             Api::Chat => "/v1/chat/completions",
             Api::Completions => "/v1/completions",
             Api::Generate => "/generate",
         };
         target::join(&self.base, route)
-    }
-
-    /// One turn with a prompt and a key of its own. A server that refuses the request may only dislike
-    /// `continuous_usage_stats`; it is then left out.
-    async fn probe(&mut self, opening: Opening<'_>, plan: &Plan) -> Result<(), TargetError> {
-        let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
-        let prompt = prompter.prompt(0, 0, &[]);
-        let first = self.probe_once(opening.spec, &prompt).await?;
-        let is_refused = matches!(first.outcome, Outcome::Failed(Failure::Http(400..=499)));
-        if !(is_refused && self.continuous_usage) {
-            return self.verdict(opening.spec, &first);
-        }
-        self.continuous_usage = false;
-        let second = self.probe_once(opening.spec, &prompt).await?;
-        self.verdict(opening.spec, &second)
-    }
-
-    async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {
-        let refused = |why: String| TargetError::refused(&self.base, why);
-        let (lanes, never) = (Lanes::default(), CancellationToken::new());
-        let client = self.client(spec, &lanes, Clock::wall(), never).map_err(|why| refused(say::words(&why)))?;
-        let id = TurnId { group: 0, session: 0, turn: 0 };
-        let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
-        let turn = TurnRecord::planned(name, id, None, Micros(0), 2);
-        let body = client.prepare(&turn, prompt);
-        Ok(client.send(turn, body).await.0)
-    }
-
-    fn verdict(&self, spec: &RunSpec, turn: &TurnRecord) -> Result<(), TargetError> {
-        let Outcome::Failed(failure) = turn.outcome else { return Ok(()) };
-        let url = self.url(spec.request.api);
-        let said = turn.detail.clone().unwrap_or_else(|| failure.to_string());
-        let why = match failure {
-            Failure::Connect | Failure::Tls => return Err(TargetError::unreachable(&url, said)),
-            Failure::Http(status @ (404 | 405)) => format!(
-                "{status} ({said}): no such route or model here; check the base URL and --model, or choose another route \
-                 with --api chat, completions or generate"
-            ),
-            Failure::Http(status @ (401 | 403)) => {
-                format!("{status} ({said}): put the server's key into OPENAI_API_KEY")
-            }
-            Failure::Http(status) => format!("refused the probe with {status}: {said}"),
-            _ => format!("the probe failed ({failure}): {said}"),
-        };
-        Err(TargetError::refused(&url, why))
     }
 }
 
@@ -176,12 +157,15 @@ fn trust(request: &RequestSpec) -> Trust {
     }
 }
 
-/// Waits until the server answers at all, for as long as it may take.
-async fn models(http: &reqwest::Client, base: &str, ready_timeout: Duration) -> Result<Vec<String>, TargetError> {
-    let deadline = tokio::time::Instant::now() + ready_timeout;
+/// Waits until the server is ready, for as long as it may take. One that is still not ready then is asked all the same:
+/// its real reply says more than its health.
+async fn until_ready(http: &reqwest::Client, base: &str, timeout: Duration) -> Result<Readiness, TargetError> {
+    let deadline = tokio::time::Instant::now() + timeout;
     loop {
-        match target::models(http, base).await {
-            Err(TargetError::Unreachable { .. }) if tokio::time::Instant::now() < deadline => {
+        match target::readiness(http, base).await {
+            Err(TargetError::Unreachable { .. }) | Ok(Readiness::NotYet(_))
+                if tokio::time::Instant::now() < deadline =>
+            {
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
             answer => return answer,

@@ -81,6 +81,14 @@ impl Ending {
         if !self.bell.has_rung.load(Ordering::Acquire) {
             return Poll::Pending;
         }
+        let ended = self.ask();
+        // Who ended a turn once must be asked again by the next wait: it does not call twice.
+        self.bell.has_rung.fetch_or(ended.is_ready(), Ordering::AcqRel);
+        ended
+    }
+
+    fn ask(&mut self) -> Poll<Ended> {
+        // Before the question, or a ring during it would be forgotten.
         self.bell.has_rung.store(false, Ordering::Release);
         let mut calls = Context::from_waker(&self.ringing);
         if self.cancelled.as_mut().poll(&mut calls).is_ready() {

@@ -16,7 +16,7 @@ pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
 pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
 pub use spec::{
-    Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
-    Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
+    Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order,
+    Pacing, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
     what_may_differ,
 };

@@ -104,6 +104,8 @@ pub struct Server {
     pub metrics_urls: Option<Vec<String>>,
     pub flush: Option<bool>,
     pub flush_timeout: Option<String>,
+    pub flush_command: Option<String>,
+    pub isolate: Option<super::Isolate>,
     pub ranks: Option<u32>,
     pub kv_tokens_per_rank: Option<u64>,
 }

@@ -375,9 +375,19 @@ fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
             return Err(ProfileError::value("server.metrics_urls", why));
         }
     }
+    if raw.isolate.is_some() && (raw.flush == Some(true) || raw.flush_command.is_some()) {
+        let why = "it stands in the place of a flush: give one of them";
+        return Err(ProfileError::value("server.isolate", why));
+    }
+    if raw.flush == Some(false) && raw.flush_command.is_some() {
+        let why = "`server.flush` = false leaves the cache as it is: give one of them";
+        return Err(ProfileError::value("server.flush_command", why));
+    }
     Ok(ServerSpec {
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
-        flush: raw.flush.unwrap_or(true),
+        flush: raw.flush.unwrap_or(raw.isolate.is_none()),
+        flush_command: raw.flush_command.clone(),
+        isolate: raw.isolate,
         flush_timeout: span("server.flush_timeout", raw.flush_timeout.as_deref(), Duration::from_secs(60))?,
         ranks: one_to("server.ranks", raw.ranks.unwrap_or(8), MOST_RANKS)?,
         kv_tokens_per_rank: kv_tokens(raw.kv_tokens_per_rank.unwrap_or(1_050_000))?,

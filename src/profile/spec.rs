@@ -237,11 +237,35 @@ pub struct TimeoutSpec {
 pub struct ServerSpec {
     /// Further addresses to scrape, beside the target's own.
     pub metrics_urls: Vec<String>,
+    /// Whether the run is to begin with an empty cache.
     pub flush: bool,
     pub flush_timeout: Duration,
+    /// A shell command that empties the cache, in place of the server's own route.
+    #[serde(default)]
+    pub flush_command: Option<String>,
+    /// In place of a flush: what keeps this run from finding what others have left.
+    #[serde(default)]
+    pub isolate: Option<Isolate>,
     /// For plan and oracle when the server does not tell.
     pub ranks: NonZeroU32,
     pub kv_tokens_per_rank: u64,
+}
+
+/// How a run begins cold on a server whose cache cannot be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolate {
+    /// Every request carries the same fresh `cache_salt`, so that no prefix of an earlier run is found. SGLang and vLLM
+    /// honour it; what earlier runs have left still fills the cache.
+    CacheSalt,
+}
+
+impl ServerSpec {
+    /// Whether the run is to begin with nothing cached, by whatever means.
+    #[must_use]
+    pub fn begins_cold(&self) -> bool {
+        self.flush || self.isolate.is_some()
+    }
 }
 
 /// Settings of simulated servers that this run starts itself.

@@ -52,6 +52,17 @@ pub struct PlaceLoad {
     pub waiting: Option<u64>,
     /// Tokens of KV cache held by live requests; what could be evicted is not among them.
     pub kv_used: Option<u64>,
+    /// The same as a share of the cache, 0…1; some servers tell only this.
+    #[serde(default)]
+    pub kv_usage: Option<f64>,
     /// As the server says it: SGLang's is that of its last prefill batch.
     pub hit_rate: Option<f64>,
+}
+
+impl PlaceLoad {
+    /// A place of which nothing is told.
+    #[must_use]
+    pub fn unknown(t_us: Micros, place: Place) -> Self {
+        Self { t_us, place, running: None, waiting: None, kv_used: None, kv_usage: None, hit_rate: None }
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Oddity, Outcome, Place, PlaceSource};
+use super::{Failure, Oddity, Outcome, Place, PlaceSource};
 use crate::units::Micros;
 
 /// Which turn of the plan: its group, its session within the group, its place in the conversation (from 0).
@@ -170,6 +170,13 @@ impl TurnRecord {
     #[must_use]
     pub fn send_lag(&self) -> Option<Micros> {
         Some(self.sent_us?.since(self.due_us))
+    }
+
+    /// Whether nothing listened at the server's address.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let says = |detail: &String| detail.to_lowercase().contains("refused");
+        self.outcome == Outcome::Failed(Failure::Connect) && self.detail.as_ref().is_some_and(says)
     }
 
     /// Notes an oddity once.

@@ -2,7 +2,7 @@
 
 use super::number::{figure, or_dash, percent, whole};
 use super::page::Grid;
-use crate::report::{PlaceRow, Stat, Summary};
+use crate::report::{Level, LoadRow, PlaceRow, Stat, Summary};
 
 /// One row a place.
 pub(super) fn grid(rows: &[PlaceRow]) -> Grid {
@@ -20,6 +20,30 @@ pub(super) fn grid(rows: &[PlaceRow]) -> Grid {
             or_dash(row.output_tokens, whole),
             ttft(Stat::P50),
             ttft(Stat::P99),
+        ]);
+    }
+    grid
+}
+
+/// The server's load, one row a place: mean and largest of the samples.
+pub(super) fn load_grid(rows: &[LoadRow]) -> Grid {
+    let header = ["place", "samples", "running", "max", "queued", "max", "KV use %", "max", "last batch hit %", "max"];
+    let mut grid = Grid::new(header);
+    let requests = |count: f64| format!("{count:.0}");
+    for LoadRow { place, samples, running, queued, kv_usage, hit_rate } in rows {
+        let mean = |level: &Option<Level>, show: fn(f64) -> String| or_dash(level.map(|level| level.mean), show);
+        let max = |level: &Option<Level>, show: fn(f64) -> String| or_dash(level.map(|level| level.max), show);
+        grid.row([
+            place.to_string(),
+            whole(*samples),
+            mean(running, figure),
+            max(running, requests),
+            mean(queued, figure),
+            max(queued, requests),
+            mean(kv_usage, percent),
+            max(kv_usage, percent),
+            mean(hit_rate, percent),
+            max(hit_rate, percent),
         ]);
     }
     grid

@@ -4,7 +4,9 @@ use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use super::windows;
-use crate::report::{Better, Latency, RunReport, Source, Spilled, Stat, Verdict, metrics};
+use crate::report::{
+    Better, Fact, KeySeen, Latency, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
+};
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
 #[must_use]
@@ -14,11 +16,20 @@ pub fn run(report: &RunReport) -> Page {
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
     }
+    let loads = crate::report::loads(&report.server.series, report.server.kv_tokens_per_rank);
+    if !loads.is_empty() {
+        let summary = "Load of the server, sampled at most once a second".into();
+        sections.push(Section::Details { summary, tables: vec![places::load_grid(&loads)] });
+    }
     if let Some(window) = &report.windows.steady {
         let tables = vec![windows::steady_latencies(window)];
         sections.push(Section::Details { summary: "Turns sent in the steady window".into(), tables });
     }
     sections.push(Section::Lines(affinity(report)));
+    let untold: Vec<_> = report.server.untold.iter().map(untold).collect();
+    if !untold.is_empty() {
+        sections.push(Section::Lines(untold));
+    }
     let findings = findings(report);
     if !findings.is_empty() {
         sections.push(Section::Lines(findings));
@@ -47,6 +58,12 @@ fn origin(report: &RunReport) -> Vec<String> {
         server.model.clone(),
         server.ranks.map(|ranks| plural(ranks.into(), "rank")),
         server.load_balance_method.clone(),
+        kv_cache(server),
+        match server.key_seen {
+            KeySeen::Yes => Some("routing keys arrive".into()),
+            KeySeen::No => Some("routing keys do not arrive".into()),
+            KeySeen::Unknown => None,
+        },
     ]
     .into_iter()
     .flatten()
@@ -66,6 +83,13 @@ fn origin(report: &RunReport) -> Vec<String> {
         ),
         windows::line(report),
     ]
+}
+
+fn kv_cache(server: &ServerFacts) -> Option<String> {
+    let rank = whole(server.kv_tokens_per_rank?);
+    let total =
+        server.kv_tokens_total.filter(|_| server.ranks != Some(1)).map(|total| format!(", {} in all", whole(total)));
+    Some(format!("KV cache of {rank} tokens a rank{}", total.unwrap_or_default()))
 }
 
 fn totals(report: &RunReport) -> Grid {
@@ -150,6 +174,18 @@ fn affinity(report: &RunReport) -> Vec<String> {
     ));
     lines.extend(windows::client(report));
     lines
+}
+
+fn untold(untold: &Untold) -> String {
+    let what = match untold.fact {
+        Fact::CachedTokens => "cached tokens of its replies",
+        Fact::Place => "where a turn was served",
+        Fact::Counters => "counters of its own",
+        Fact::Usage => "token counts of its replies",
+        Fact::Ranks => "how many ranks it has",
+        Fact::Key => "whether routing keys arrive",
+    };
+    format!("the server does not tell {what}: {}", untold.remedy)
 }
 
 fn findings(report: &RunReport) -> Vec<String> {

@@ -11,9 +11,10 @@ use super::shape::{
     State, Totals, Unread, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
+use super::told::{Fact, FlushFacts};
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{CounterRole, EndedBy, Marks, TurnRecord};
+use crate::record::{CounterRole, EndedBy, Marks, PlaceLoad, TurnRecord};
 use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
@@ -32,6 +33,9 @@ pub struct Closing {
     pub ended_by: Option<EndedBy>,
     pub counters: Vec<CounterDelta>,
     pub unread: Vec<Unread>,
+    pub series: Vec<PlaceLoad>,
+    pub flush: Option<FlushFacts>,
+    pub restarted: Vec<String>,
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
@@ -72,6 +76,9 @@ impl Closing {
             ended_by: None,
             counters: vec![],
             unread: vec![],
+            series: vec![],
+            flush: None,
+            restarted: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
@@ -141,6 +148,9 @@ impl Accumulator {
             ended_by,
             counters,
             unread,
+            series,
+            flush,
+            restarted,
             key_seen,
             observed,
             in_flight_max,
@@ -151,6 +161,9 @@ impl Accumulator {
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
         server.unread = unread;
+        server.series = series;
+        server.flush = flush;
+        server.restarted = restarted;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
         let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
@@ -181,6 +194,15 @@ impl Accumulator {
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
             littles_law_ratio: littles_law_ratio(load, &totals, &windows),
         };
+        let affinity = Affinity { spilled, ..tally.affinity.finish(&loads) };
+        server.untold.retain(|untold| match untold.fact {
+            // The probe may have met a reply that tells less than most.
+            Fact::CachedTokens => totals.cached_reported_turns == 0,
+            Fact::Place => affinity.attribution.known == 0,
+            Fact::Counters => server.counters.is_empty(),
+            Fact::Usage => totals.prompt_tokens.is_none(),
+            Fact::Ranks | Fact::Key => true,
+        });
         let mut report = RunReport {
             schema: SCHEMA,
             state,
@@ -192,7 +214,7 @@ impl Accumulator {
             windows,
             metrics,
             ranks,
-            affinity: Affinity { spilled, ..tally.affinity.finish(&loads) },
+            affinity,
             client,
             validity: audit::Validity::default(),
             histograms: latencies.encoded(),

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
-use super::{client, reconcile};
+use super::{client, reconcile, served};
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -69,8 +69,10 @@ pub enum FindingKind {
     Cap,
     /// Sessions started at another rate than planned.
     Rate,
-    /// A counter of the server fell during the run.
+    /// The server started again during the run.
     Restart,
+    /// Routing keys do not reach the server.
+    Key,
     /// Counters of an address could not be read.
     Scrape,
     /// The run ended before its plan.
@@ -89,8 +91,10 @@ pub(super) type Judged = (Finding, Verdict);
 /// Judges a report by its other parts.
 pub(super) fn judge(report: &RunReport) -> Validity {
     let checks = [
-        restart,
+        served::restart,
+        served::flush,
         cold,
+        served::key,
         errors,
         reconcile::possible,
         reconcile::hit,
@@ -135,7 +139,7 @@ impl Limits {
 /// A warm start voids a run that was to begin cold; one that was told to leave the cache alone is only warned of it.
 fn cold(report: &RunReport) -> Option<Judged> {
     let evidence = report.server.cold?;
-    let wants_cold = report.manifest.spec.server.flush;
+    let wants_cold = report.manifest.spec.server.begins_cold();
     if evidence.warm_groups > 0 {
         let groups = evidence.cold_groups + evidence.warm_groups + evidence.silent_groups;
         let finding = finding(
@@ -150,7 +154,7 @@ fn cold(report: &RunReport) -> Option<Judged> {
         );
         return Some((finding, if wants_cold { Verdict::Void } else { Verdict::Valid }));
     }
-    (evidence.silent_groups > 0 && wants_cold).then(|| {
+    (evidence.silent_groups > 0 && wants_cold && !served::is_proven_cold(report)).then(|| {
         let finding = finding(
             FindingKind::ColdUnproven,
             format!("the first turns of {} groups do not say what was cached", evidence.silent_groups),
@@ -197,18 +201,6 @@ fn output_length(report: &RunReport) -> Option<Judged> {
         "check that the server honours `ignore_eos` and that its context is long enough",
     );
     Some((finding, verdict))
-}
-
-fn restart(report: &RunReport) -> Option<Judged> {
-    let fell = report.server.counters.iter().find(|counter| counter.fell())?;
-    let finding = finding(
-        FindingKind::Restart,
-        format!("{} at {} fell during the run", fell.name, fell.source),
-        Some("counters only rise".into()),
-        "the server restarted: its cache was lost, and its counters say nothing",
-        "see the server's log, and run again",
-    );
-    Some((finding, Verdict::Void))
 }
 
 fn interrupted(report: &RunReport) -> Option<Judged> {

@@ -11,13 +11,16 @@ mod cold;
 mod counters;
 mod gate;
 mod latency;
+mod load;
 mod metric;
 mod place_tally;
 mod reconcile;
 mod redact;
 mod sample;
+mod served;
 mod shape;
 mod tally;
+mod told;
 mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
@@ -26,6 +29,7 @@ pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
+pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
 pub use sample::TurnSample;
@@ -34,6 +38,7 @@ pub use shape::{
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
     WithFailures, WorkloadFacts,
 };
+pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
 pub use crate::record::{CounterRole, EndedBy};

@@ -19,8 +19,8 @@ const ALWAYS: [&str; 5] = ["secret", "passw", "auth", "credential", "cookie"];
 /// A field with one of these in its name is hidden where it holds text: `max_tokens` is a number.
 const TEXT_OF: [&str; 2] = ["key", "token"];
 
-/// Flags, with dashes, whose next argument is a header, a body or an assignment.
-const CARRIERS: [&str; 3] = ["--header", "--extra-request-body", "--set"];
+/// Flags, with dashes, whose next argument is a header, a body, an assignment or a command.
+const CARRIERS: [&str; 4] = ["--header", "--extra-request-body", "--set", "--flush-command"];
 
 /// The manifest without secrets, in the command line, the specification and the addresses.
 pub(super) fn redacted(mut manifest: Manifest) -> Manifest {
@@ -76,6 +76,9 @@ fn hide_in_spec(spec: &mut RunSpec) {
         }
     }
     spec.request.extra_body.iter_mut().for_each(|(name, value)| hide_field(name, value));
+    if let Some(command) = &mut spec.server.flush_command {
+        HIDDEN.clone_into(command);
+    }
     spec.server.metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
 }
 
@@ -125,11 +128,11 @@ fn public_value(flag: &str, value: &str) -> String {
             Some(at) => kept(at + 1),
             None => HIDDEN.to_owned(),
         },
-        "--extra-request-body" => HIDDEN.to_owned(),
+        "--extra-request-body" | "--flush-command" => HIDDEN.to_owned(),
         _ => {
             let key = value.split('=').next().unwrap_or_default().trim();
-            let hides =
-                key == "request" || ["request.headers", "request.extra_body"].iter().any(|at| key.starts_with(at));
+            let secret = ["request.headers", "request.extra_body", "server.flush_command"];
+            let hides = matches!(key, "request" | "server") || secret.iter().any(|at| key.starts_with(at));
             match value.find('=') {
                 Some(at) if hides => kept(at + 1),
                 _ => public_text(value),
@@ -163,6 +166,9 @@ mod tests {
             &["--extra_request_body={\"api_key\":\"S3CRET\"}"],
             &["--target", "http://user:S3CRET@h:1/v1?key=S3CRET"],
             &["--arm", "a=https://S3CRET@h?key=S3CRET;control"],
+            &["--flush-command", "curl -H 'Authorization: Bearer S3CRET' http://h"],
+            &["--set", "server.flush_command=\"x S3CRET\""],
+            &["--set", "server={ flush_command = \"x S3CRET\" }"],
             &["--set", "server.metrics_urls=[\"http://u:S3CRET@h/\"]"],
         ];
         for line in lines {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
+use super::told::{FlushFacts, Untold};
 use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
@@ -134,9 +135,18 @@ pub struct ServerFacts {
     /// Tokens of a cache page: cached tokens come in multiples of it.
     #[serde(default)]
     pub page_tokens: Option<u32>,
+    /// How the cache was emptied before the run, and what shows that it was.
+    #[serde(default)]
+    pub flush: Option<FlushFacts>,
+    /// Addresses whose process started again during the run, by its start time.
+    #[serde(default)]
+    pub restarted: Vec<String>,
     /// What the first turns of all groups say of the cache at the start.
     #[serde(default)]
     pub cold: Option<ColdEvidence>,
+    /// What it does not tell, with what would make it.
+    #[serde(default)]
+    pub untold: Vec<Untold>,
     /// The server's own description, raw.
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,
@@ -144,7 +154,8 @@ pub struct ServerFacts {
     /// Addresses whose counters could not be read before the run, after it, or both.
     #[serde(default)]
     pub unread: Vec<Unread>,
-    /// Gauges over time; empty until they are sampled during a run.
+    /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
+    /// goes when there are more. Empty where the server tells none.
     pub series: Vec<PlaceLoad>,
 }
 
@@ -217,9 +228,18 @@ pub struct Totals {
     pub output_estimated_turns: u64,
     pub reasoning_tokens: Option<u64>,
     pub resends: u64,
+    /// Turns whose connection was refused: nothing listened at the address any more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refused_turns: u64,
     /// Complete turns by what their replies did beside the protocol; `came_at_once`: several output frames in one read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub oddities: BTreeMap<String, u64>,
+}
+
+/// What did not happen need not be written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Rates and latencies of parts of the run.

@@ -116,6 +116,7 @@ impl Tally {
             Outcome::Skipped => self.totals.skipped += 1,
             Outcome::Failed(kind) => {
                 self.totals.failed += 1;
+                self.totals.refused_turns += u64::from(turn.is_refused());
                 *self.totals.failed_by_kind.entry(kind.to_string()).or_default() += 1;
             }
         }
@@ -338,6 +339,7 @@ impl Totals {
             output_estimated_turns,
             reasoning_tokens,
             resends,
+            refused_turns,
             oddities,
         } = other;
         self.planned += planned;
@@ -358,6 +360,7 @@ impl Totals {
         self.output_estimated_turns += output_estimated_turns;
         self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
         self.resends += resends;
+        self.refused_turns += refused_turns;
         for (oddity, turns) in oddities {
             *self.oddities.entry(oddity).or_default() += turns;
         }

@@ -60,6 +60,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             idle: Duration::from_secs(60),
         },
         server: ServerSpec {
+            flush_command: None,
+            isolate: None,
             metrics_urls: vec![],
             flush: true,
             flush_timeout: Duration::from_secs(60),

@@ -25,6 +25,8 @@ pub struct Submission {
     pub output: Arc<[u32]>,
     /// The rank that the client asks for by number.
     pub pin: Option<Rank>,
+    /// Prompts of different salts share nothing in a cache; 0 is that of requests without one.
+    pub salt: u32,
 }
 
 /// Engine and controller as one.
@@ -54,12 +56,12 @@ impl Fleet {
             let snapshots: Vec<Snapshot> = (0..).map(Rank).zip(self.engine.published()).map(as_seen).collect();
             self.controller.refresh(now, &snapshots);
         }
-        let Submission { id, key, prompt, output, pin } = submission;
+        let Submission { id, key, prompt, output, pin, salt } = submission;
         let dispatch = self.controller.dispatch(&Arrival { key: key.as_deref(), prompt, pin: *pin })?;
         if dispatch.spilled() {
             self.spilled[usize::from(dispatch.rank.0)] += 1;
         }
-        let job = Job { id: *id, prompt: Arc::clone(prompt), output: Arc::clone(output), arrival: now };
+        let job = Job { id: *id, prompt: salted(prompt, *salt), output: salted(output, *salt), arrival: now };
         self.engine.submit(dispatch.rank.0, job);
         Ok(dispatch)
     }
@@ -111,6 +113,12 @@ impl Fleet {
     pub fn steps(&self) -> u64 {
         self.engine.steps()
     }
+}
+
+/// Ids of a name space of their own: a cache compares ids and nothing else, so no salted prefix is found under another salt
+/// but by a chance of 2⁻³² a token.
+fn salted(ids: &Arc<[u32]>, salt: u32) -> Arc<[u32]> {
+    if salt == 0 { Arc::clone(ids) } else { ids.iter().map(|id| id ^ salt).collect() }
 }
 
 fn as_seen((rank, snapshot): (Rank, super::rank::Snapshot)) -> Snapshot {

@@ -1,8 +1,16 @@
-//! Emptying the server's prefix cache before a block.
+//! Emptying the server's prefix cache before a block, and looking whether it is empty.
 
+use std::collections::BTreeMap;
+use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::join;
+use super::reply::{bytes, words};
+use crate::record::Place;
+use crate::units::Rank;
+use crate::wire::Exposition;
 
 /// What the server said to a flush. Even a yes proves nothing under data parallelism: SGLang answers with the status of
 /// whichever rank replied first.
@@ -22,12 +30,96 @@ pub async fn flush(http: &reqwest::Client, base: &str, timeout: Duration) -> Flu
     // The ranks wait in the server; a little more than that here tells a hung server from a busy one.
     let sent = http.post(&url).timeout(timeout + Duration::from_secs(10)).send().await;
     match sent {
-        Ok(reply) if reply.status().is_success() => Flush::Accepted,
+        Ok(reply) if reply.status().is_success() => {
+            drop(bytes(reply).await);
+            Flush::Accepted
+        }
+        other => refusal(other).await,
+    }
+}
+
+/// Asks vLLM's `/reset_prefix_cache` of one server; a router passes it on to one worker only. Recent versions say whether
+/// they did it: not while blocks are held.
+pub async fn reset(http: &reqwest::Client, base: &str, timeout: Duration) -> Flush {
+    let sent = http.post(join(base, "/reset_prefix_cache")).timeout(timeout).send().await;
+    match sent {
+        Ok(reply) if reply.status().is_success() => {
+            let said = serde_json::from_slice::<Value>(&bytes(reply).await.unwrap_or_default()).ok();
+            match said.and_then(|said| said.get("success")?.as_bool()) {
+                Some(false) => {
+                    Flush::Refused("it says \"success\": false, since requests still hold blocks".to_owned())
+                }
+                Some(true) | None => Flush::Accepted,
+            }
+        }
+        other => refusal(other).await,
+    }
+}
+
+async fn refusal(sent: reqwest::Result<reqwest::Response>) -> Flush {
+    match sent {
         Ok(reply) if matches!(reply.status().as_u16(), 404 | 405 | 501) => Flush::Unsupported,
         Ok(reply) => {
             let status = reply.status();
-            Flush::Refused(format!("{status}: {}", super::reply::words(reply).await))
+            Flush::Refused(format!("{status}: {}", words(reply).await))
         }
         Err(why) => Flush::Refused(why.without_url().to_string()),
+    }
+}
+
+/// Runs a command of the user's that empties the cache, with the target's address as `GSPBENCH_TARGET`. Its exit code tells
+/// whether it did.
+pub async fn flush_by_command(command: &str, base: &str, timeout: Duration) -> Flush {
+    let child = tokio::process::Command::new("sh")
+        .args(["-c", command])
+        .env("GSPBENCH_TARGET", base)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    match tokio::time::timeout(timeout, child).await {
+        Err(_) => Flush::Refused(format!("it did not end within {}", humantime::format_duration(timeout))),
+        Ok(Err(why)) => Flush::Refused(why.to_string()),
+        Ok(Ok(output)) if output.status.success() => Flush::Accepted,
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Flush::Refused(format!("{}: {}", output.status, said.lines().last().unwrap_or_default()))
+        }
+    }
+}
+
+/// Cached tokens that no request holds, by rank, where the server shows them.
+#[must_use]
+pub fn evictable(exposition: &Exposition) -> BTreeMap<Place, f64> {
+    let of_a_cache = exposition.samples.iter().filter(|sample| sample.name == "sglang:kv_evictable_tokens");
+    let mut places = BTreeMap::new();
+    for sample in of_a_cache.filter(|sample| sample.value.is_finite()) {
+        // Without data parallelism there is no label, and one cache.
+        let Ok(rank) = sample.labels.get("dp_rank").map_or("0", String::as_str).parse() else { continue };
+        *places.entry(Place::Rank(Rank(rank))).or_insert(0.0) += sample.value;
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_evictable_tokens_of_a_real_server_are_told_by_rank() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/metrics/sglang.dp2.metrics.txt");
+        let found = evictable(&Exposition::parse(&std::fs::read_to_string(path).unwrap()));
+        let ranks = [(0, 1_675.0), (1, 142.0)].map(|(rank, tokens)| (Place::Rank(Rank(rank)), tokens));
+        assert_eq!(found, BTreeMap::from(ranks));
+        assert!(evictable(&Exposition::parse("vllm:num_requests_running 0\n")).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_command_flushes_when_it_ends_well_and_in_time() {
+        let run = |command: &'static str, ms| flush_by_command(command, "http://h:1", Duration::from_millis(ms));
+        assert_eq!(run("test \"$GSPBENCH_TARGET\" = http://h:1", 60_000).await, Flush::Accepted);
+        let Flush::Refused(why) = run("echo first >&2; echo no such rank >&2; exit 3", 60_000).await else { panic!() };
+        assert!(why.contains('3') && why.contains("no such rank") && !why.contains("first"), "{why}");
+        let Flush::Refused(why) = run("sleep 600", 20).await else { panic!() };
+        assert!(why.contains("20ms"), "{why}");
     }
 }

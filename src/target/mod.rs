@@ -3,18 +3,24 @@
 
 mod dialect;
 mod flush;
+mod identify;
+mod keys;
 mod launch;
 mod loads;
+mod ready;
 mod reply;
 mod series;
 mod server;
 mod url;
 
 pub use dialect::{Dialect, counters, dialects};
-pub use flush::{Flush, flush};
+pub use flush::{Flush, evictable, flush, flush_by_command, reset};
+pub use identify::Kind;
+pub use keys::{Carried, KeySigns, key_arrived};
 pub use launch::{Launched, launch_sim};
-pub use series::watch;
-pub use server::{Scrape, ServerFacts, ask, models, scrape};
+pub use ready::{Readiness, readiness};
+pub use series::{WHOLE_SERVER, watch};
+pub use server::{Scrape, ServerFacts, ask, scrape};
 pub use url::join;
 
 use crate::units::public_address;

@@ -19,6 +19,12 @@ const PATIENCE: Duration = Duration::from_millis(900);
 /// Samples kept of each place; when there are more, every second one goes and the period doubles.
 const MOST_SAMPLES: usize = 3_600;
 
+/// Loads kept of all places together: a fleet of hundreds of ranks is sampled more thinly.
+const MOST_LOADS: usize = 64 * MOST_SAMPLES;
+
+/// The place of a gauge that names none.
+pub const WHOLE_SERVER: &str = "server";
+
 /// Where a server tells its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -26,35 +32,50 @@ enum Source {
     Metrics,
 }
 
-/// Samples the places behind `base` until `stop`.
+/// What a server said to one question.
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Told(Vec<PlaceLoad>),
+    /// It answered, and tells no load here.
+    Nothing,
+    /// It did not answer in time, or not at all: it may tell its load the next time.
+    Silent,
+}
+
+/// Samples the places behind `base` until `stop`, which also cuts a question that is still open.
 pub async fn watch(http: reqwest::Client, base: String, clock: Clock, stop: CancellationToken) -> Vec<PlaceLoad> {
     let mut series = Series::default();
+    let sampling = sample(&http, &base, &clock, &mut series);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sampling => {}
+    }
+    series.samples
+}
+
+/// Ends only when the server tells its load nowhere.
+async fn sample(http: &reqwest::Client, base: &str, clock: &Clock, series: &mut Series) {
     let mut source = Source::Loads;
     let mut due = clock.now();
     loop {
-        let stopped = tokio::select! {
-            () = stop.cancelled() => true,
-            () = clock.sleep_until(due) => false,
-        };
-        if stopped {
-            return series.samples;
-        }
+        clock.sleep_until(due).await;
         let at: Micros = clock.now().into();
-        let mut loads = ask(&http, &base, source, at).await;
-        if loads.is_empty() && series.samples.is_empty() && source == Source::Loads {
+        let mut answer = ask(http, base, source, at).await;
+        if answer == Answer::Nothing && series.samples.is_empty() && source == Source::Loads {
             source = Source::Metrics;
-            loads = ask(&http, &base, source, at).await;
+            answer = ask(http, base, source, at).await;
         }
-        if loads.is_empty() && series.samples.is_empty() {
-            // It tells neither; asking every second would only be noise on the server.
-            return vec![];
+        match answer {
+            Answer::Told(loads) => series.add(loads),
+            // Asking every second would only be noise on the server.
+            Answer::Nothing if series.samples.is_empty() => return,
+            Answer::Nothing | Answer::Silent => {}
         }
-        series.add(loads);
         due = (due + PERIOD * series.stride).max(clock.now());
     }
 }
 
-/// A series that never grows beyond its limit.
+/// A series that never grows beyond its limits.
 #[derive(Debug)]
 struct Series {
     samples: Vec<PlaceLoad>,
@@ -73,33 +94,39 @@ impl Series {
     fn add(&mut self, loads: Vec<PlaceLoad>) {
         self.samples.extend(loads);
         self.instants += 1;
-        if self.instants < MOST_SAMPLES {
+        if self.instants < MOST_SAMPLES && self.samples.len() < MOST_LOADS {
             return;
         }
         // The last one stays, so that the next lies one new period after it.
         let mut seen: Vec<Micros> = self.samples.iter().map(|sample| sample.t_us).collect();
         seen.dedup();
-        let kept: std::collections::BTreeSet<Micros> = seen.into_iter().skip(1).step_by(2).collect();
+        let skipped = (seen.len() + 1) % 2;
+        let kept: std::collections::BTreeSet<Micros> = seen.into_iter().skip(skipped).step_by(2).collect();
         self.samples.retain(|sample| kept.contains(&sample.t_us));
         self.instants = kept.len();
         self.stride *= 2;
     }
 }
 
-async fn ask(http: &reqwest::Client, base: &str, source: Source, at: Micros) -> Vec<PlaceLoad> {
-    let route = match source {
-        Source::Loads => "/v1/loads",
-        Source::Metrics => "/metrics",
+async fn ask(http: &reqwest::Client, base: &str, source: Source, at: Micros) -> Answer {
+    let url = match source {
+        Source::Loads => join(base, "/v1/loads"),
+        Source::Metrics => super::server::metrics_url(base),
     };
-    let Ok(reply) = http.get(join(base, route)).timeout(PATIENCE).send().await else { return vec![] };
-    if !reply.status().is_success() {
-        return vec![];
+    let Ok(reply) = http.get(url).timeout(PATIENCE).send().await else { return Answer::Silent };
+    // A busy server may refuse for now; only one that does not know the question will never answer it.
+    if reply.status().is_server_error() {
+        return Answer::Silent;
     }
-    let Ok(body) = super::reply::bytes(reply).await else { return vec![] };
-    match source {
+    if !reply.status().is_success() {
+        return Answer::Nothing;
+    }
+    let Ok(body) = super::reply::bytes(reply).await else { return Answer::Silent };
+    let loads = match source {
         Source::Loads => serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| from_loads(&loads, at)),
         Source::Metrics => from_gauges(&Exposition::parse(&String::from_utf8_lossy(&body)), at),
-    }
+    };
+    if loads.is_empty() { Answer::Nothing } else { Answer::Told(loads) }
 }
 
 /// SGLang's `/v1/loads`: an entry a rank, each with its own `dp_rank`.
@@ -115,6 +142,7 @@ fn from_loads(loads: &Value, at: Micros) -> Vec<PlaceLoad> {
                 running: number(entry, "num_running_reqs"),
                 waiting: number(entry, "num_waiting_reqs"),
                 kv_used: number(entry, "num_used_tokens"),
+                kv_usage: entry.get("token_usage").and_then(Value::as_f64),
                 hit_rate: entry.get("cache_hit_rate").and_then(Value::as_f64),
             })
         })
@@ -127,6 +155,7 @@ enum Gauge {
     Running,
     Waiting,
     KvUsed,
+    KvUsage,
     HitRate,
 }
 
@@ -135,9 +164,11 @@ const GAUGES: &[(&str, Gauge, &str)] = &[
     ("sglang:num_running_reqs", Gauge::Running, "dp_rank"),
     ("sglang:num_queue_reqs", Gauge::Waiting, "dp_rank"),
     ("sglang:num_used_tokens", Gauge::KvUsed, "dp_rank"),
+    ("sglang:token_usage", Gauge::KvUsage, "dp_rank"),
     ("sglang:cache_hit_rate", Gauge::HitRate, "dp_rank"),
     ("vllm:num_requests_running", Gauge::Running, "engine"),
     ("vllm:num_requests_waiting", Gauge::Waiting, "engine"),
+    ("vllm:kv_cache_usage_perc", Gauge::KvUsage, "engine"),
     ("llamacpp:requests_processing", Gauge::Running, ""),
     ("llamacpp:requests_deferred", Gauge::Waiting, ""),
     ("smg_worker_requests_active", Gauge::Running, "worker"),
@@ -150,8 +181,7 @@ fn from_gauges(exposition: &Exposition, at: Micros) -> Vec<PlaceLoad> {
         let Some((_, gauge, label)) = GAUGES.iter().find(|(name, ..)| *name == sample.name) else { continue };
         let place = place(sample, label);
         let at_place = loads.iter().position(|load| load.place == place).unwrap_or_else(|| {
-            let empty = PlaceLoad { t_us: at, place, running: None, waiting: None, kv_used: None, hit_rate: None };
-            loads.push(empty);
+            loads.push(PlaceLoad::unknown(at, place));
             loads.len() - 1
         });
         gauge.set(&mut loads[at_place], sample.value);
@@ -162,7 +192,7 @@ fn from_gauges(exposition: &Exposition, at: Micros) -> Vec<PlaceLoad> {
 fn place(sample: &Sample, label: &str) -> Place {
     match sample.labels.get(label) {
         Some(name) => name.parse().map_or_else(|_| Place::Node(name.clone()), |rank| Place::Rank(Rank(rank))),
-        None => Place::Node("server".to_owned()),
+        None => Place::Node(WHOLE_SERVER.to_owned()),
     }
 }
 
@@ -178,6 +208,7 @@ impl Gauge {
             Self::Running => load.running = Some(count),
             Self::Waiting => load.waiting = Some(count),
             Self::KvUsed => load.kv_used = Some(count),
+            Self::KvUsage => load.kv_usage = Some(value),
             Self::HitRate => load.hit_rate = Some(value),
         }
     }
@@ -199,6 +230,7 @@ mod tests {
             running: Some(running),
             waiting: Some(waiting),
             kv_used: Some(kv_used),
+            kv_usage: Some(0.0),
             hit_rate: Some(hit_rate),
         }
     }
@@ -218,6 +250,49 @@ mod tests {
         let vllm = read("metrics/vllm.dp2.metrics.txt");
         assert_eq!(vllm.iter().map(|load| (load.running, load.waiting)).collect::<Vec<_>>(), [(Some(0), Some(0)); 2]);
         assert_eq!(read("metrics/llamacpp.metrics.txt")[0].place, Place::Node("server".into()));
+    }
+
+    /// Answers `/v1/loads`, but holds the first question for ever; cancels `stop` once it has answered.
+    async fn slow_at_first(stop: CancellationToken) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let mut head = [0; 1_024];
+            let (mut held, _) = listener.accept().await.unwrap();
+            assert!(held.read(&mut head).await.unwrap() > 0);
+            let (mut asked, _) = listener.accept().await.unwrap();
+            assert!(asked.read(&mut head).await.unwrap() > 0);
+            let body = r#"{"loads":[{"dp_rank":3,"num_running_reqs":7}]}"#;
+            let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            asked.write_all(reply.as_bytes()).await.unwrap();
+            // The next question shows that this answer was taken in.
+            assert!(asked.read(&mut head).await.unwrap() > 0);
+            stop.cancel();
+            std::future::pending::<()>().await;
+        });
+        base
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_never_answered_leaves_a_hole_and_not_an_end() {
+        let stop = CancellationToken::new();
+        let base = slow_at_first(stop.clone()).await;
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let series = watch(http, base, Clock::wall(), stop).await;
+        let seen: Vec<_> = series.iter().map(|load| (load.place.clone(), load.running)).collect();
+        assert_eq!(seen, [(Place::Rank(Rank(3)), Some(7))]);
+    }
+
+    #[test]
+    fn the_loads_of_many_ranks_together_are_bounded_too() {
+        let mut series = Series::default();
+        for second in 0..2_000 {
+            let at = Micros(second * 1_000_000);
+            series.add((0..1_000).map(|rank| PlaceLoad { t_us: at, ..load(rank, 1, 0, 0, 0.0) }).collect());
+            assert!(series.samples.len() < MOST_LOADS);
+        }
+        assert!(series.stride > 1);
     }
 
     #[test]

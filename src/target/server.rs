@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::identify::{Kind, Marks, kind, labelled_ranks, vllm_cache};
+use super::ready::Readiness;
 use super::reply::bytes;
 use super::{Dialect, TargetError, dialect, join, loads};
 use crate::record::ServerCounter;
@@ -17,12 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is known of a server.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct ServerFacts {
-    pub kind: Option<String>,
+    pub kind: Option<Kind>,
     pub version: Option<String>,
     pub ranks: Option<u32>,
     pub load_balance_method: Option<String>,
     pub kv_tokens_per_rank: Option<u64>,
     pub page_tokens: Option<u32>,
+    /// The names that `/v1/models` lists; none when there is no such list.
+    pub models: Vec<String>,
+    /// Whether its own address shows counters.
+    pub shows_metrics: bool,
     /// `/server_info` as it came; none when it is too large to be kept.
     pub info: Option<Value>,
     /// What could not be read or kept, for the reader of the report.
@@ -36,23 +42,79 @@ const MOST_INFO: usize = 1 << 20;
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Scrape {
     pub raw: String,
+    pub exposition: Exposition,
     /// Those that a dialect table knows, and what SGLang tells in `/v1/loads`.
     pub counters: Vec<ServerCounter>,
+    /// Unix seconds at which the server's process started, where it tells.
+    pub started: Option<f64>,
 }
 
-/// Asks for `/server_info`; a server that has none leaves all facts open.
-pub async fn ask(http: &reqwest::Client, base: &str) -> ServerFacts {
+/// Asks a server what it is; every question that goes unanswered leaves a fact open.
+///
+/// # Errors
+/// When it asks for credentials, or stops to answer.
+pub async fn ask(http: &reqwest::Client, base: &str, ready: &Readiness) -> Result<ServerFacts, TargetError> {
+    let models = models(http, base).await?;
+    let (info, mut facts) = describe(http, base).await;
+    let exposition = scrape(http, base).await.map(|scrape| scrape.exposition);
+    let (readiness, health) = match ready {
+        Readiness::Ready { route: "/health", said } => ("", said.clone()),
+        // Only a router tells of workers, and its health tells which router.
+        Readiness::Ready { said, .. } if said.contains("workers") => (&**said, text(http, base, "/health").await),
+        _ => ("", String::new()),
+    };
+    let marks = Marks {
+        info: info.as_ref(),
+        models: Some(&models),
+        readiness,
+        health: &health,
+        exposition: exposition.as_ref(),
+    };
+    facts.kind = kind(&marks);
+    facts.models = listed(&models);
+    facts.shows_metrics = exposition.is_some();
+    if facts.kind == Some(Kind::Vllm) {
+        facts.version =
+            json(http, base, "/version").await.and_then(|said| Some(said.get("version")?.as_str()?.to_owned()));
+        let cache = exposition.as_ref().and_then(vllm_cache);
+        facts.kv_tokens_per_rank = cache.map(|(tokens, _)| tokens);
+        facts.page_tokens = cache.map(|(_, page)| page);
+        facts.ranks = exposition.as_ref().and_then(labelled_ranks);
+    }
+    if facts.kind.is_some_and(Kind::is_router) {
+        // What a router repeats of one worker is not said of all.
+        facts = ServerFacts { kind: facts.kind, models: facts.models, notes: facts.notes, ..ServerFacts::default() };
+        facts.shows_metrics = exposition.is_some();
+    }
+    Ok(facts)
+}
+
+/// `/server_info`, raw and read.
+async fn describe(http: &reqwest::Client, base: &str) -> (Option<Value>, ServerFacts) {
     let url = join(base, "/server_info");
-    let Ok(reply) = http.get(&url).timeout(PATIENCE).send().await else { return ServerFacts::default() };
+    let Ok(reply) = http.get(&url).timeout(PATIENCE).send().await else { return Default::default() };
     if !reply.status().is_success() {
-        return ServerFacts::default();
+        drop(bytes(reply).await);
+        return Default::default();
     }
     let body = match bytes(reply).await {
         Ok(body) => body,
-        Err(why) => return ServerFacts { notes: vec![format!("{url}: {why}")], ..ServerFacts::default() },
+        Err(why) => return (None, ServerFacts { notes: vec![format!("{url}: {why}")], ..ServerFacts::default() }),
     };
-    let Ok(info) = serde_json::from_slice(&body) else { return ServerFacts::default() };
-    kept(&url, body.len(), facts(info))
+    let Ok(info) = serde_json::from_slice::<Value>(&body) else { return Default::default() };
+    (Some(info.clone()), kept(&url, body.len(), facts(info)))
+}
+
+async fn text(http: &reqwest::Client, base: &str, route: &str) -> String {
+    match http.get(join(base, route)).timeout(PATIENCE).send().await {
+        Ok(reply) if reply.status().is_success() => super::reply::words(reply).await,
+        _ => String::new(),
+    }
+}
+
+async fn json(http: &reqwest::Client, base: &str, route: &str) -> Option<Value> {
+    let reply = http.get(join(base, route)).timeout(PATIENCE).send().await.ok()?;
+    serde_json::from_slice(&bytes(reply).await.ok()?).ok()
 }
 
 /// Leaves the raw description out when it is larger than a report should be.
@@ -70,14 +132,7 @@ fn facts(info: Value) -> ServerFacts {
     let number = |key: &str| info.get(key).and_then(Value::as_u64);
     let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
     let ranks = number("dp_size").and_then(|dp| dp.checked_mul(number("attn_dp_size").unwrap_or(1).max(1)));
-    let is_simulated = info.get("gspbench_sim").is_some();
-    let is_sglang = number("dp_size").is_some() || info.get("internal_states").is_some();
     ServerFacts {
-        kind: match (is_simulated, is_sglang) {
-            (true, _) => Some("gspbench sim".to_owned()),
-            (false, true) => Some("sglang".to_owned()),
-            (false, false) => None,
-        },
         version: text("version"),
         // A server that claims none, or more than there are anywhere, has not told.
         ranks: ranks.and_then(|ranks| u32::try_from(ranks).ok()).filter(|ranks| (1..=MOST_RANKS).contains(ranks)),
@@ -85,45 +140,51 @@ fn facts(info: Value) -> ServerFacts {
         kv_tokens_per_rank: number("max_total_num_tokens"),
         page_tokens: number("page_size").and_then(|tokens| u32::try_from(tokens).ok()),
         info: Some(info),
-        notes: vec![],
+        ..ServerFacts::default()
     }
 }
 
-/// The model names that `/v1/models` lists; none when the server has no such list.
-///
-/// # Errors
-/// When nothing answers at this address, or it asks for credentials.
-pub async fn models(http: &reqwest::Client, base: &str) -> Result<Vec<String>, TargetError> {
+/// `/v1/models`; null when the server has no such list.
+async fn models(http: &reqwest::Client, base: &str) -> Result<Value, TargetError> {
     let url = join(base, "/v1/models");
     let reply = http.get(&url).timeout(PATIENCE).send().await.map_err(|why| unreachable(&url, &why))?;
     if matches!(reply.status().as_u16(), 401 | 403) {
         let why = format!("{}: put the server's key into OPENAI_API_KEY", reply.status());
         return Err(TargetError::refused(&url, why));
     }
-    let Ok(Value::Object(list)) = serde_json::from_slice(&bytes(reply).await.unwrap_or_default()) else {
-        return Ok(Vec::new());
-    };
-    let ids = list.get("data").and_then(Value::as_array).into_iter().flatten();
-    Ok(ids.filter_map(|model| model.get("id")?.as_str().map(str::to_owned)).collect())
+    Ok(serde_json::from_slice(&bytes(reply).await.unwrap_or_default()).unwrap_or_default())
+}
+
+/// The names in a list of models.
+fn listed(models: &Value) -> Vec<String> {
+    let ids = models.get("data").and_then(Value::as_array).into_iter().flatten();
+    ids.filter_map(|model| model.get("id")?.as_str().map(str::to_owned)).collect()
 }
 
 /// Reads `/metrics` of `base`; `None` when there is none.
 pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
-    let url = if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") };
+    let url = metrics_url(base);
     let reply = http.get(&url).timeout(PATIENCE).send().await.ok()?;
     if !reply.status().is_success() {
         return None;
     }
     let raw = String::from_utf8_lossy(&bytes(reply).await.ok()?).into_owned();
     let exposition = Exposition::parse(&raw);
+    let started = exposition.samples.iter().find(|sample| sample.name == "process_start_time_seconds");
+    let started = started.map(|sample| sample.value).filter(|seconds| seconds.is_finite());
     let mut counters = dialect::counters(&exposition);
     if url != base && dialect::dialects(&exposition).contains(&Dialect::Sglang) {
         counters.extend(loads::counters(http, base).await);
     }
-    Some(Scrape { raw, counters })
+    Some(Scrape { counters, started, raw, exposition })
 }
 
-fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
+/// Where an address shows its counters; it may be given with the route or without.
+pub(super) fn metrics_url(base: &str) -> String {
+    if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") }
+}
+
+pub(super) fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {
     let cause = std::iter::successors(std::error::Error::source(why), |cause| cause.source()).last();
     if let Some(cause) = cause.filter(|cause| cause.to_string().contains("certificate")) {
         let why = format!("{cause}: trust it with --ca-file PEM, or anyone with --insecure");
@@ -144,7 +205,7 @@ mod tests {
     #[test]
     fn ranks_are_the_product_of_both_sizes() {
         let attention = facts(serde_json::json!({"dp_size": 1, "attn_dp_size": 8, "version": "0.5.23"}));
-        assert_eq!((attention.ranks, attention.kind.as_deref()), (Some(8), Some("sglang")));
+        assert_eq!((attention.ranks, attention.version.as_deref()), (Some(8), Some("0.5.23")));
         let plain = facts(serde_json::json!({"dp_size": 2, "attn_dp_size": 1, "max_total_num_tokens": 200_000}));
         assert_eq!((plain.ranks, plain.kv_tokens_per_rank), (Some(2), Some(200_000)));
         assert_eq!(facts(serde_json::json!({"something": "else"})).ranks, None);

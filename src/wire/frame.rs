@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::{Length, Loose, Text};
+use super::json::{Length, Loose, Text, count};
 
 /// What one event says.
 #[derive(Debug, Default, PartialEq)]
@@ -212,8 +212,11 @@ impl Delta<'_> {
 
 #[derive(Deserialize)]
 struct Usage {
+    #[serde(default, deserialize_with = "count")]
     prompt_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     reasoning_tokens: Option<u32>,
     prompt_tokens_details: Option<PromptDetails>,
     completion_tokens_details: Option<CompletionDetails>,
@@ -221,11 +224,13 @@ struct Usage {
 
 #[derive(Deserialize)]
 struct PromptDetails {
+    #[serde(default, deserialize_with = "count")]
     cached_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct CompletionDetails {
+    #[serde(default, deserialize_with = "count")]
     reasoning_tokens: Option<u32>,
 }
 
@@ -236,8 +241,11 @@ struct SglExt {
 
 #[derive(Deserialize)]
 struct CachedDetails {
+    #[serde(default, deserialize_with = "count")]
     device: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     host: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     storage: Option<u32>,
 }
 
@@ -258,10 +266,15 @@ struct MetaInfo<'a> {
     id: Option<Loose<'a>>,
     #[serde(borrow)]
     finish_reason: Option<FinishReason<'a>>,
+    #[serde(default, deserialize_with = "count")]
     prompt_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     cached_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     reasoning_tokens: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
     dp_rank: Option<u16>,
 }
 
@@ -334,6 +347,22 @@ mod tests {
         let abort = br#"{"text":"","meta_info":{"finish_reason":{"type":"abort","message":"queue is full","status_code":503}}}"#;
         let frame = parse_generate(abort).unwrap();
         assert_eq!((frame.finish.as_deref(), frame.error.as_deref()), (Some("abort"), Some("queue is full")));
+    }
+
+    #[test]
+    fn a_count_may_be_a_float_or_a_text_and_what_is_none_is_not_told() {
+        let usage = br#"{"choices":[],"usage":{"prompt_tokens":12.0,"completion_tokens":"3","prompt_tokens_details":{"cached_tokens":" 8.0 "}}}"#;
+        let frame = parse_openai(usage).unwrap();
+        assert_eq!((frame.prompt_tokens, frame.completion_tokens, frame.cached_tokens), (Some(12), Some(3), Some(8)));
+        let odd = |value: &str| {
+            let data = format!(r#"{{"text":"a","meta_info":{{"completion_tokens":{value},"dp_rank":{value}}}}}"#);
+            let frame = parse_generate(data.as_bytes()).unwrap();
+            (frame.completion_tokens, frame.dp_rank)
+        };
+        for value in ["-1", "1.5", "\"many\"", "true", "null", "[1,2]", "{\"n\":1}", "1e300", "\"\""] {
+            assert_eq!(odd(value), (None, None), "{value}");
+        }
+        assert_eq!(odd("70000"), (Some(70_000), None), "no rank has this number");
     }
 
     #[test]

@@ -36,6 +36,64 @@ impl<'a> From<Text<'a>> for Cow<'a, str> {
     }
 }
 
+/// A count where it is one: gateways written in scripting languages send `12.0` or `"12"`. Anything else, and what does not
+/// fit, is no count and no reason to give the event up.
+///
+/// # Errors
+/// Only when the event is no JSON.
+pub(super) fn count<'de, D: serde::Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Visitor;
+    impl<'de> serde::de::Visitor<'de> for Visitor {
+        type Value = Option<u64>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a count")
+        }
+
+        fn visit_u64<E>(self, count: u64) -> Result<Self::Value, E> {
+            Ok(Some(count))
+        }
+
+        fn visit_i64<E>(self, count: i64) -> Result<Self::Value, E> {
+            Ok(u64::try_from(count).ok())
+        }
+
+        fn visit_f64<E>(self, count: f64) -> Result<Self::Value, E> {
+            Ok(whole(count))
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(text.trim().parse().ok().or_else(|| whole(text.trim().parse().ok()?)))
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            while list.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            while map.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
+    }
+    let count = deserializer.deserialize_any(Visitor)?;
+    Ok(count.and_then(|count| T::try_from(count).ok()))
+}
+
+/// A float that is a whole number of something.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be whole and within u32")]
+fn whole(count: f64) -> Option<u64> {
+    (count.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&count)).then_some(count as u64)
+}
+
 /// The length of a list of anything.
 pub(super) struct Length(pub(super) u32);
 

@@ -54,6 +54,8 @@ pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
             idle: Duration::from_secs(60),
         },
         server: ServerSpec {
+            flush_command: None,
+            isolate: None,
             metrics_urls: vec![],
             flush: true,
             flush_timeout: Duration::from_secs(60),

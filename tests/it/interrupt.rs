@@ -20,7 +20,7 @@ const GSPBENCH: &str = env!("CARGO_BIN_EXE_gspbench");
 
 /// Looks until there is something to see.
 #[track_caller]
-fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(seen) = look() {

@@ -27,6 +27,8 @@ mod secrets;
 #[cfg(test)]
 mod selftest;
 #[cfg(test)]
+mod server_side;
+#[cfg(test)]
 mod sim_http;
 #[cfg(test)]
 mod sim_model;

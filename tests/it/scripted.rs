@@ -122,7 +122,11 @@ impl Scripted {
 
     /// The generation requests among them.
     pub(crate) fn turns(&self) -> Vec<Seen> {
-        self.seen().into_iter().filter(|seen| seen.method == "POST" && !seen.path.starts_with("/flush")).collect()
+        let is_turn = |seen: &Seen| {
+            let cache = ["/flush", "/reset"].iter().any(|route| seen.path.starts_with(route));
+            seen.method == "POST" && !cache
+        };
+        self.seen().into_iter().filter(is_turn).collect()
     }
 }
 

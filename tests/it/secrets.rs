@@ -75,7 +75,8 @@ fn a_locked_server_is_measured_whole_with_a_key_of_the_environment_or_of_the_pro
         let dir = tempfile::tempdir().unwrap();
         let (exit, printed) =
             gspbench(&[&["run", "--target", &server.url], &SMALL[..], more].concat(), environment, dir.path());
-        assert_eq!(exit, 0, "{more:?}: {printed}");
+        // A busy host may void the run for its client.
+        assert!(matches!(exit, 0 | 4), "{more:?}: {printed}");
         let seen = server.seen();
         for route in ["/v1/models", "/server_info", "/metrics", "/flush_cache", "/v1/chat/completions"] {
             let asked: Vec<_> = seen.iter().filter(|seen| seen.path.starts_with(route)).collect();
@@ -100,11 +101,11 @@ fn no_file_of_an_experiment_holds_a_secret_wherever_it_was_given() {
     let body = ["--extra-request-body", "{\"api_key\":\"S3CRETB\",\"nested\":{\"token\":\"S3CRETB\"}}"];
     let header = ["--api=chat", "--header", "Authorization=Bearer S3CRET"];
     let (exit, printed) = gspbench(&[&["ab"], &SMALL[..], &more, &body, &header].concat(), "", dir.path());
-    assert_eq!(exit, 0, "{printed}");
+    assert!(matches!(exit, 0 | 4), "{printed}");
     assert!(!printed.contains("S3CRET"), "{printed}");
     assert_eq!(files_with("S3CRET", dir.path()), Vec::<String>::new());
     let (_, compared) = gspbench(&["compare", "out"], "", dir.path());
-    assert!(compared.contains("Mean TTFT"), "{compared}");
+    assert!(compared.contains("b against baseline a"), "{compared}");
     let turn = &server.turns()[0];
     assert_eq!((turn.header("x-auth-token"), &turn.json()["api_key"]), (Some("S3CRETH"), &"S3CRETB".into()));
 }

@@ -104,7 +104,7 @@ fn run(settings: &Settings, workload: &Workload, seed: u64) -> Outcome {
                 let id = JobId(u64::from(group * workload.per_group + index));
                 let key = Some(format!("{seed}-{group}"));
                 outcome.prompt += prompt.len() as u64;
-                let submission = Submission { id, key, prompt, output: Arc::clone(&output), pin: None };
+                let submission = Submission { id, key, prompt, output: Arc::clone(&output), pin: None, salt: 0 };
                 let dispatch = fleet.submit(now, &submission).unwrap();
                 outcome.spilled += u64::from(dispatch.spilled());
                 *outcome.per_rank.entry(dispatch.rank.0).or_default() += 1;
@@ -263,7 +263,7 @@ async fn one_by_one(clock: Clock, settings: Settings) -> Vec<(u16, u32, Duration
         let prompt: Arc<[u32]> = (0..700).map(|token| (turn % 3) * 1000 + token).chain([turn + 5000]).collect();
         let key = Some(format!("group {}", turn % 3));
         let output: Arc<[u32]> = (0..3).collect();
-        let mut ticket = handle.submit(Submission { id: JobId(0), key, prompt, output, pin: None });
+        let mut ticket = handle.submit(Submission { id: JobId(0), key, prompt, output, pin: None, salt: 0 });
         let (mut rank, mut found, mut arrived) = (0, 0, Duration::ZERO);
         while let Some(update) = ticket.next().await {
             match update {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use assert_cmd::Command;
@@ -24,7 +25,9 @@ fn server_with(
 ) -> Scripted {
     let turns = AtomicUsize::new(0);
     Scripted::start(move |seen| match seen.method.as_str() {
-        "POST" if !seen.path.starts_with("/flush") => turn(seen, turns.fetch_add(1, Ordering::SeqCst)),
+        "POST" if !["/flush", "/reset"].iter().any(|route| seen.path.starts_with(route)) => {
+            turn(seen, turns.fetch_add(1, Ordering::SeqCst))
+        }
         _ => other(seen).unwrap_or_else(|| Answer::Whole(404, "application/json", "{}".to_owned())),
     })
 }
@@ -274,12 +277,17 @@ fn cached_tokens_that_are_not_told_are_no_misses() {
 #[test]
 fn counters_are_those_of_the_run_and_a_reset_is_seen() {
     let run = |before: u32, after: u32| {
-        let scrapes = AtomicUsize::new(0);
+        // The probe is turn 0; before the run and after it the counter is read as often as the program likes.
+        let last = Arc::new(AtomicUsize::new(0));
+        let last_turn = Arc::clone(&last);
         let server = server_with(
-            |_, _| abc(),
+            move |_, turn| {
+                last.store(turn, Ordering::SeqCst);
+                abc()
+            },
             move |seen| {
                 (seen.path == "/metrics").then(|| {
-                    let now = if scrapes.fetch_add(1, Ordering::SeqCst) == 0 { before } else { after };
+                    let now = if last_turn.load(Ordering::SeqCst) == 0 { before } else { after };
                     Answer::Whole(200, "text/plain", format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {now}\n"))
                 })
             },

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::units::Rank;
 
@@ -55,6 +56,8 @@ pub(super) struct Ask {
     pub(super) is_streaming: bool,
     pub(super) key: Option<String>,
     pub(super) pin: Option<Rank>,
+    /// A hash of what keeps cached prefixes apart; 0 without it.
+    pub(super) salt: u32,
     pub(super) extras: Extras,
 }
 
@@ -127,6 +130,7 @@ pub(super) fn read(app: &App, route: Route, headers: &HeaderMap, body: &[u8]) ->
         is_streaming,
         key,
         pin: pin.and_then(|rank| u16::try_from(rank).ok()).map(Rank),
+        salt: fields.salt()?,
         extras,
     })
 }
@@ -311,6 +315,17 @@ impl Fields {
             },
             _ => Ok(asked),
         }
+    }
+
+    /// SGLang's cache is keyed by `extra_key` and `cache_salt` together.
+    fn salt(&self) -> Result<u32, Refusal> {
+        let parts = [self.str("extra_key")?.unwrap_or_default(), self.str("cache_salt")?.unwrap_or_default()];
+        if parts == ["", ""] {
+            return Ok(0);
+        }
+        let hash = xxh3_64(parts.join("\0").as_bytes());
+        // Never 0, which stands for no salt.
+        Ok(u32::try_from(hash >> 32).unwrap_or(u32::MAX) | 1)
     }
 
     fn extras(&self) -> Result<Extras, Refusal> {

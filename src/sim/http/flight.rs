@@ -83,6 +83,7 @@ impl Flight {
     /// Sends the request to the fleet.
     pub(super) fn start(app: &Arc<App>, ask: Ask, names: Names, received: Duration) -> Self {
         app.front().enter(names.key_header.as_deref());
+        app.front().routed(ask.key.as_deref());
         let reply = app.tokens.reply(&ask.prompt, ask.max_new);
         let ticket = app.fleet.submit(Submission {
             id: JobId(0),
@@ -90,6 +91,7 @@ impl Flight {
             prompt: Arc::clone(&ask.prompt),
             output: Arc::clone(&reply.ids),
             pin: ask.pin,
+            salt: ask.salt,
         });
         let rid = ask.rid.clone().unwrap_or_else(|| app.fresh_id());
         Self {

@@ -12,6 +12,9 @@ pub(super) struct Front {
     pub(super) inter_token: Histogram,
     pub(super) cached_tokens: u64,
     pub(super) aborted: u64,
+    /// Requests that came with a routing key where their route reads it, and without.
+    pub(super) keyed: u64,
+    pub(super) keyless: u64,
     /// Requests in flight by their key header.
     pub(super) active_keys: BTreeMap<String, u32>,
 }
@@ -50,7 +53,8 @@ impl Default for Totals {
 impl Default for Front {
     fn default() -> Self {
         let (streamed, whole, inter_token) = (Totals::default(), Totals::default(), Histogram::new(INTER_TOKEN));
-        Self { streamed, whole, inter_token, cached_tokens: 0, aborted: 0, active_keys: BTreeMap::new() }
+        let active_keys = BTreeMap::new();
+        Self { streamed, whole, inter_token, cached_tokens: 0, aborted: 0, keyed: 0, keyless: 0, active_keys }
     }
 }
 
@@ -59,6 +63,14 @@ impl Front {
     pub(super) fn enter(&mut self, key: Option<&str>) {
         if let Some(key) = key {
             *self.active_keys.entry(key.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Counts a request by the key that its route read; an empty one is none.
+    pub(super) fn routed(&mut self, key: Option<&str>) {
+        match key {
+            Some(key) if !key.is_empty() => self.keyed += 1,
+            _ => self.keyless += 1,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
@@ -30,6 +31,7 @@ fn exposition(app: &App, report: &Report) -> String {
     page.tokenizer(&app.front());
     page.gauges(app, report);
     page.counters(report);
+    page.own(app);
     page.text
 }
 
@@ -186,6 +188,23 @@ impl Page {
         let name = "gspbench_sim_max_step_lag_seconds";
         self.family(name, "gauge", "How late the latest step of all ended, by the server's clock.");
         self.sample(name, "", report.max_lag.as_secs_f64());
+    }
+
+    /// What no SGLang shows: whether keys arrive, as a count, and when this server started.
+    fn own(&mut self, app: &App) {
+        let (keyed, keyless) = {
+            let front = app.front();
+            (front.keyed, front.keyless)
+        };
+        let name = "gspbench_sim_keyed_requests_total";
+        self.family(name, "counter", "Requests with a routing key where their route reads it.");
+        self.sample(name, "", float(keyed));
+        let name = "gspbench_sim_keyless_requests_total";
+        self.family(name, "counter", "Requests without one.");
+        self.sample(name, "", float(keyless));
+        let name = "process_start_time_seconds";
+        self.family(name, "gauge", "Unix time of this server's start.");
+        self.sample(name, "", app.unix(Duration::ZERO).as_secs_f64());
     }
 
     fn modes(&mut self, report: &Report, name: &str, values: impl Fn(&Counts) -> Vec<(&'static str, u64)>) {

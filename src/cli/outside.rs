@@ -1,0 +1,140 @@
+//! What is asked of the server beside the turns of a block: its counters before and after, its load once a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::site::Site;
+use crate::clock::Clock;
+use crate::record::{Place, PlaceLoad};
+use crate::report::{CounterDelta, Unread, When};
+use crate::target::{self, Scrape};
+use crate::units::public_address;
+
+/// Scrapes by the name under which their address is stored.
+pub(super) type Scrapes = BTreeMap<String, Scrape>;
+
+/// The target and the further addresses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outside<'a> {
+    pub site: &'a Site,
+    pub metrics_urls: &'a [String],
+}
+
+impl Outside<'_> {
+    /// Reads the counters of every address that shows some.
+    pub(super) async fn scrape(&self) -> Scrapes {
+        let mut scrapes = BTreeMap::new();
+        for (name, source) in self.sources() {
+            if let Some(scrape) = target::scrape(&self.site.http, source).await {
+                scrapes.insert(name, scrape);
+            }
+        }
+        scrapes
+    }
+
+    /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no
+    /// stream waits for it, and a server that does not answer holds up nothing.
+    pub(super) fn sample(&self, clock: &Clock) -> Sampling {
+        let stop = CancellationToken::new();
+        let start = |(name, source): (String, &str)| {
+            let name = Some(name).filter(|_| source != self.site.base);
+            let watching = target::watch(self.site.http.clone(), source.to_owned(), clock.clone(), stop.clone());
+            let runtime = tokio::runtime::Handle::current();
+            (name, tokio::task::spawn_blocking(move || runtime.block_on(watching)))
+        };
+        let tasks = self.sources().into_iter().map(start).collect();
+        Sampling { tasks, stop: stop.drop_guard() }
+    }
+
+    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
+        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
+            (true, true) => None,
+            (false, true) => Some(When::Before),
+            (true, false) => Some(When::After),
+            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
+        };
+        let sources = self.sources().into_iter();
+        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
+    }
+
+    /// The target's address and the further ones.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.site.base).chain(self.metrics_urls.iter().map(String::as_str))
+    }
+
+    /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
+    fn sources(&self) -> Vec<(String, &str)> {
+        let mut sources: Vec<(String, &str)> = vec![];
+        for source in self.addresses() {
+            let shown = public_address(source);
+            let earlier = sources.iter().filter(|(name, _)| name.split(' ').next() == Some(&shown)).count();
+            let name = if earlier == 0 { shown } else { format!("{shown} ({})", earlier + 1) };
+            sources.push((name, source));
+        }
+        sources
+    }
+}
+
+/// Samples until it is ended or dropped.
+#[derive(Debug)]
+pub(super) struct Sampling {
+    /// With the name of an address other than the target's, which then names its places.
+    tasks: Vec<(Option<String>, JoinHandle<Vec<PlaceLoad>>)>,
+    stop: DropGuard,
+}
+
+impl Sampling {
+    /// What was sampled; open questions are cut.
+    pub(super) async fn end(self) -> Vec<PlaceLoad> {
+        drop(self.stop);
+        let mut series = vec![];
+        for (source, task) in self.tasks {
+            let loads = task.await.unwrap_or_default();
+            series.extend(
+                loads.into_iter().map(|load| PlaceLoad { place: named(source.as_deref(), load.place), ..load }),
+            );
+        }
+        series
+    }
+}
+
+/// A rank of one node is not that of another: places of further addresses carry their address.
+fn named(source: Option<&str>, place: Place) -> Place {
+    match (source, place) {
+        (Some(source), Place::Rank(rank)) => Place::Node(format!("{source} rank {rank}")),
+        (Some(source), Place::Node(name)) if name == target::WHOLE_SERVER => Place::Node(source.to_owned()),
+        (_, place) => place,
+    }
+}
+
+/// The growth of every counter, the target's own first.
+pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
+    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |scrapes: &'_ Scrapes, source: &String| scrapes.get(source).map(|scrape| scrape.counters.clone());
+    let between =
+        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
+    sources.into_iter().flat_map(between).collect()
+}
+
+/// The addresses whose process has another start time than before.
+pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
+    let started = |scrapes: &Scrapes, source: &String| scrapes.get(source).and_then(|scrape| scrape.started);
+    let is_another = |source: &&String| {
+        started(before, source).zip(started(after, source)).is_some_and(|(earlier, later)| later > earlier)
+    };
+    before.keys().filter(is_another).cloned().collect()
+}
+
+/// Both scrapes of every address, as they came.
+pub(super) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
+    let part = |when: &str, scrapes: &Scrapes| {
+        scrapes
+            .iter()
+            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
+            .collect::<String>()
+    };
+    part("before", before) + &part("after", after)
+}

@@ -1,0 +1,135 @@
+//! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys.
+
+use super::audit::{Finding, FindingKind, Judged, Verdict, finding};
+use super::shape::{KeySeen, RunReport};
+use super::told::FlushProof;
+use crate::profile::KeyScope;
+
+/// A counter that fell, another start time, or a connection that was refused after the probe had been answered.
+pub(super) fn restart(report: &RunReport) -> Option<Judged> {
+    let server = &report.server;
+    let fell = server.counters.iter().find(|counter| counter.fell());
+    let fell = fell.map(|counter| (format!("{} at {} fell", counter.name, counter.source), "counters only rise"));
+    let started = server.restarted.first();
+    let started =
+        started.map(|source| (format!("the process at {source} started"), "one process serves the whole run"));
+    let refused = Some(report.totals.refused_turns).filter(|turns| *turns > 0);
+    let refused = refused
+        .map(|turns| (format!("the connections of {turns} turns were refused"), "the server listens throughout"));
+    let (seen, limit) = fell.or(started).or(refused)?;
+    let finding = finding(
+        FindingKind::Restart,
+        format!("{seen} during the run"),
+        Some(limit.into()),
+        "the server restarted or went away: its cache was lost, and its counters say nothing",
+        "see the server's log, and run again",
+    );
+    Some((finding, Verdict::Void))
+}
+
+/// Whether the server itself has shown that every rank was empty at the start.
+pub(super) fn is_proven_cold(report: &RunReport) -> bool {
+    let flush = report.server.flush.as_ref();
+    flush.is_some_and(|flush| {
+        flush.warm.is_empty() && matches!(flush.proof, Some(FlushProof::NoEvictableTokens | FlushProof::PinnedProbe))
+    })
+}
+
+/// Ranks that the flush did not empty.
+pub(super) fn flush(report: &RunReport) -> Option<Judged> {
+    let flush = report.server.flush.as_ref().filter(|flush| !flush.warm.is_empty())?;
+    let places: Vec<String> = flush.warm.iter().map(ToString::to_string).collect();
+    let finding = finding(
+        FindingKind::Warm,
+        format!("after the flush, {} still held what had been computed before it", places.join(", ")),
+        Some("none".into()),
+        "reuse and TTFT are better than a cold start gives",
+        "keep other clients away: a rank that is busy is not emptied, whatever the flush says",
+    );
+    Some((finding, Verdict::Void))
+}
+
+/// Keys that are sent and do not arrive.
+pub(super) fn key(report: &RunReport) -> Option<Judged> {
+    let sends = report.manifest.spec.key.by != KeyScope::None;
+    (sends && report.server.key_seen == KeySeen::No).then(|| (key_lost(), Verdict::Valid))
+}
+
+fn key_lost() -> Finding {
+    finding(
+        FindingKind::Key,
+        "a request with a routing key ran, and the server saw none".into(),
+        None,
+        "a policy that routes by key cannot act: its arm is one without keys",
+        "look for a proxy that drops the header (the server's own address, past it, shows the difference), or for a route that \
+         reads the key elsewhere: see `[key] headers` and `body_field`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::audit::Validity;
+    use super::super::tests::{context, served};
+    use super::super::{Accumulator, Closing, FlushBy, FlushFacts, State};
+    use super::*;
+    use crate::record::{Failure, Outcome, Place, TurnRecord};
+    use crate::units::Rank;
+
+    /// Verdicts on a run of one turn that told nothing of what was cached.
+    fn judged(closing: Closing) -> Validity {
+        let mut accumulator = Accumulator::new(context(1, 1));
+        accumulator.add(&TurnRecord { cached_tokens: None, ..served(0, 0, 0, 0) });
+        accumulator.finish(closing).validity
+    }
+
+    fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
+        findings.iter().map(|finding| finding.kind).collect()
+    }
+
+    fn flushed(proof: Option<FlushProof>, warm: Vec<Place>) -> Closing {
+        let flush = Some(FlushFacts { by: FlushBy::FlushCache, proof, warm });
+        Closing { flush, ..Closing::plain(State::Complete) }
+    }
+
+    #[test]
+    fn a_flush_that_is_proven_needs_no_word_of_the_replies() {
+        assert_eq!(kinds(&judged(flushed(None, vec![])).warnings), [FindingKind::ColdUnproven]);
+        for proof in [FlushProof::PinnedProbe, FlushProof::NoEvictableTokens] {
+            assert_eq!(judged(flushed(Some(proof), vec![])), Validity::default());
+        }
+    }
+
+    #[test]
+    fn a_rank_that_the_flush_did_not_empty_voids_the_run_and_is_named() {
+        let void = judged(flushed(None, vec![Place::Rank(Rank(3))])).voids;
+        assert_eq!((kinds(&void), void[0].seen.contains("rank 3")), (vec![FindingKind::Warm], true));
+    }
+
+    #[test]
+    fn another_start_time_voids_the_run() {
+        let closing = Closing { restarted: vec!["http://h".into()], ..flushed(Some(FlushProof::PinnedProbe), vec![]) };
+        assert_eq!(kinds(&judged(closing).voids), [FindingKind::Restart]);
+    }
+
+    #[test]
+    fn a_refused_connection_is_a_restart_and_one_that_never_came_is_not() {
+        let failed = |detail: &str| {
+            let mut accumulator = Accumulator::new(context(1, 2));
+            accumulator.add(&served(0, 0, 0, 0));
+            let outcome = Outcome::Failed(Failure::Connect);
+            accumulator.add(&TurnRecord { outcome, detail: Some(detail.into()), ..served(1, 0, 0, 0) });
+            kinds(&accumulator.finish(Closing::plain(State::Complete)).validity.voids)
+        };
+        assert_eq!(failed("Connection refused (os error 111)"), [FindingKind::Restart, FindingKind::Errors]);
+        assert_eq!(failed("no connection in time: deadline has elapsed"), [FindingKind::Errors]);
+    }
+
+    #[test]
+    fn keys_that_are_sent_and_never_seen_are_warned_of() {
+        let of = |key_seen| {
+            let closing = Closing { key_seen, ..flushed(Some(FlushProof::PinnedProbe), vec![]) };
+            kinds(&judged(closing).warnings)
+        };
+        assert_eq!([KeySeen::No, KeySeen::Yes, KeySeen::Unknown].map(of), [vec![FindingKind::Key], vec![], vec![]]);
+    }
+}

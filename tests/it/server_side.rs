@@ -1,0 +1,425 @@
+//! What the server's side adds to a run: its load over time, and what it says of a run that is not to be believed.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Condvar, Mutex};
+
+use serde_json::Value;
+
+use crate::bad_input::{gspbench, small};
+use crate::end_to_end::Sim;
+use crate::interrupt::wait_for;
+use crate::scripted::{Answer, Scripted, Seen, Step, chat_stream};
+
+fn run_json(dir: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(dir.join("out/run.json")).unwrap()).unwrap()
+}
+
+/// A chat server that answers the routes that `also` knows, besides its turns.
+fn server(also: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Scripted {
+    Scripted::start(move |seen| {
+        also(seen).unwrap_or_else(|| match seen.method.as_str() {
+            "POST" if seen.path.starts_with("/v1/") => {
+                Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+            }
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        })
+    })
+}
+
+#[test]
+fn the_load_of_every_rank_is_sampled_during_the_run_and_shown() {
+    let sim = Sim::start(&["--ranks=8"]);
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, stdout, stderr) = gspbench(&small(&["--target", &sim.url, "--out", "out"]), dir.path());
+    assert_eq!(exit, 0, "{stderr}");
+    let series = run_json(dir.path())["server"]["series"].clone();
+    let ranks: std::collections::BTreeSet<_> =
+        series.as_array().unwrap().iter().map(|load| load["place"]["rank"].as_u64().unwrap()).collect();
+    assert_eq!(ranks, (0..8).collect());
+    for word in ["Load of the server", "queued", "KV use %"] {
+        assert!(stdout.contains(word), "`{word}`: {stdout}");
+    }
+    let markdown = std::fs::read_to_string(dir.path().join("out/report.md")).unwrap();
+    assert!(markdown.contains("Load of the server"), "{markdown}");
+}
+
+#[test]
+fn a_server_that_holds_every_question_beside_the_turns_delays_none_of_them() {
+    let held = server(|seen| (seen.path == "/v1/loads").then(|| Answer::Steps(vec![Step::Hold])));
+    let (report, printed) = valid_run(&held, &[]);
+    assert_eq!((&report["totals"]["complete"], &report["server"]["series"]), (&4.into(), &serde_json::json!([])));
+    assert!(!printed.contains("Load of the server"), "{printed}");
+    let seen = held.seen();
+    let asked: Vec<_> = seen.iter().filter(|seen| seen.path == "/v1/loads").map(|seen| seen.connection).collect();
+    assert!(!asked.is_empty(), "the load was asked for");
+    assert!(held.turns().iter().all(|turn| !asked.contains(&turn.connection)), "on a connection of its own");
+}
+
+/// A proxy: what `asked` answers itself, and everything else passed to `upstream` without the header `dropped`.
+fn proxy(
+    upstream: &str,
+    dropped: &'static str,
+    asked: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
+) -> Scripted {
+    let address = upstream.strip_prefix("http://").unwrap().to_owned();
+    Scripted::start(move |seen| asked(seen).unwrap_or_else(|| Answer::Raw(passed_on(&address, seen, dropped))))
+}
+
+/// The whole reply of the server behind.
+fn passed_on(address: &str, seen: &Seen, dropped: &str) -> Vec<u8> {
+    let kept = seen.headers.iter().filter(|(name, _)| name != dropped && name != "connection");
+    let headers: String = kept.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let Seen { method, path, body, .. } = seen;
+    let request = format!("{method} {path} HTTP/1.1\r\n{headers}connection: close\r\n\r\n{body}");
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut reply = vec![];
+    socket.read_to_end(&mut reply).unwrap();
+    reply
+}
+
+fn not_found() -> Option<Answer> {
+    Some(Answer::Whole(404, "application/json", "{}".to_owned()))
+}
+
+/// The kinds of the findings in this list, but for what a busy host does to the client.
+fn kinds(run: &Value, list: &str) -> Vec<String> {
+    let findings = run["validity"][list].as_array().unwrap().iter();
+    findings.map(|finding| finding["kind"].as_str().unwrap().to_owned()).filter(|kind| kind != "client").collect()
+}
+
+/// A short run on a chat server: run.json, and all that was printed.
+#[track_caller]
+fn short_run(server: &Scripted, more: &[&str]) -> (Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, stdout, stderr) =
+        gspbench(&small(&[&["--target", &server.url, "--out", "out"], more].concat()), dir.path());
+    let printed = stdout + &stderr;
+    assert!(matches!(exit, 0 | 4), "{exit}: {printed}");
+    (run_json(dir.path()), printed)
+}
+
+/// The same of a run that is to be valid.
+#[track_caller]
+fn valid_run(server: &Scripted, more: &[&str]) -> (Value, String) {
+    let (report, printed) = short_run(server, more);
+    assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
+    (report, printed)
+}
+
+/// Eight sessions, one after the other, whose prompts are long enough to be told apart in a cache.
+const LONG: [&str; 8] = [
+    "--gsp-num-groups=2",
+    "--gsp-prompts-per-group=4",
+    "--gsp-system-prompt-len=256",
+    "--gsp-question-len=32",
+    "--gsp-output-len=3",
+    "--max-concurrency=1",
+    "--seed=7",
+    "--api=generate",
+];
+
+/// Runs against `url` in a directory of its own: exit code, run.json, and all that was printed.
+#[track_caller]
+fn run(url: &str, more: &[&str]) -> (i32, Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [&["run", "--target", url, "--out", "out"], &LONG[..], more].concat();
+    let (exit, stdout, stderr) = gspbench(&args, dir.path());
+    let printed = stdout + &stderr;
+    assert!(dir.path().join("out/run.json").exists(), "{exit}: {printed}");
+    (exit, run_json(dir.path()), printed)
+}
+
+#[test]
+fn a_cold_start_on_the_simulator_is_proven_on_every_rank() {
+    let sim = Sim::start(&["--ranks=4"]);
+    let (exit, report, printed) = run(&sim.url, &[]);
+    assert_eq!(exit, 0, "{printed}");
+    let flush = serde_json::json!({"by": "flush_cache", "proof": "no_evictable_tokens", "warm": []});
+    assert_eq!(report["server"]["flush"], flush);
+}
+
+#[test]
+fn a_warm_server_voids_a_run_that_was_to_begin_cold() {
+    let sim = Sim::start(&["--ranks=2"]);
+    assert_eq!(run(&sim.url, &[]).0, 0);
+    // It says that it has flushed, and has not.
+    let lying = proxy(&sim.url, "", |seen| {
+        seen.path.starts_with("/flush").then(|| Answer::Whole(200, "text/plain", "Cache flushed.\n".to_owned()))
+    });
+    let (exit, report, printed) = run(&lying.url, &[]);
+    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned()]), "{printed}");
+    assert!(printed.contains("VOID(warm)"), "{printed}");
+    // Left warm on purpose, it is only warned of.
+    let (exit, report, printed) = run(&sim.url, &["--no-flush-cache"]);
+    assert_eq!((exit, kinds(&report, "voids")), (0, vec![]), "{printed}");
+    assert!(kinds(&report, "warnings").contains(&"warm".to_owned()), "{printed}");
+}
+
+#[test]
+fn where_no_gauge_tells_every_rank_is_asked_for_a_prompt_that_it_had() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let silent = |seen: &Seen| seen.path.starts_with("/metrics").then(not_found).flatten();
+    let honest = proxy(&sim.url, "", silent);
+    let (exit, report, printed) = run(&honest.url, &[]);
+    assert_eq!((exit, &report["server"]["flush"]["proof"]), (0, &"pinned_probe".into()), "{printed}");
+    let lying = proxy(&sim.url, "", move |seen| {
+        let flush = seen.path.starts_with("/flush").then(|| Answer::Whole(200, "text/plain", "ok".to_owned()));
+        flush.or_else(|| silent(seen))
+    });
+    let (exit, report, printed) = run(&lying.url, &["--seed=8"]);
+    assert_eq!(report["server"]["flush"]["warm"], serde_json::json!([{"rank": 0}, {"rank": 1}]), "{printed}");
+    // Its groups began cold all the same: none but the probe's prompt had been there.
+    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned()]), "{printed}");
+    assert!(printed.contains("rank 0, rank 1 still held"), "{printed}");
+}
+
+#[test]
+fn a_server_without_a_flush_begins_cold_by_a_salt() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let none = proxy(&sim.url, "", |seen| seen.path.starts_with("/flush").then(not_found).flatten());
+    let warm = |report: &Value| kinds(report, "voids").contains(&"warm".to_owned());
+    let (_, first, printed) = run(&none.url, &[]);
+    assert!(!warm(&first) && printed.contains("--isolate cache_salt"), "{printed}");
+    let (exit, second, printed) = run(&none.url, &[]);
+    assert!(warm(&second) && exit == 4, "{printed}");
+    let (exit, salted, printed) = run(&none.url, &["--isolate=cache_salt"]);
+    assert!(!warm(&salted) && exit == 0, "{printed}");
+    assert_eq!(salted["server"]["flush"]["by"], "cache_salt");
+    // The run's own reuse is there as ever.
+    assert!(salted["totals"]["cached_tokens"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_command_flushes_in_place_of_the_server() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let (exit, report, printed) = run(&sim.url, &["--flush-command", "test -n \"$GSPBENCH_TARGET\" # S3CRET"]);
+    assert_eq!((exit, &report["server"]["flush"]["by"]), (0, &"command".into()), "{printed}");
+    assert!(!report.to_string().contains("S3CRET"), "a command may hold a password");
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        [&["run", "--target", &sim.url, "--flush-command", "echo no such fleet >&2; exit 9"], &LONG[..]].concat();
+    let (exit, _, stderr) = gspbench(&args, dir.path());
+    assert_eq!(exit, 3, "{stderr}");
+    assert!(stderr.contains("--flush-command") && stderr.contains("no such fleet"), "{stderr}");
+}
+
+/// What vLLM answers beside its turns, with this word on a reset.
+fn vllm(reset: &'static str) -> Scripted {
+    server(move |seen| {
+        let json = |body: &str| Some(Answer::Whole(200, "application/json", body.to_owned()));
+        match (seen.method.as_str(), seen.path.as_str()) {
+            (_, "/v1/models") => json("{\"data\":[{\"id\":\"m\",\"owned_by\":\"vllm\"}]}"),
+            (_, "/version") => json("{\"version\":\"0.32.0\"}"),
+            (_, "/metrics") => json(
+                "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_requests_running{engine=\"1\"} 0\n\
+                 vllm:cache_config_info{num_gpu_blocks=\"100\",block_size=\"16\"} 1\n",
+            ),
+            ("POST", "/reset_prefix_cache") => json(reset),
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn vllm_is_known_described_and_reset() {
+    let server = vllm("{\"success\":true}");
+    let (report, printed) = valid_run(&server, &[]);
+    let told = &report["server"];
+    assert_eq!((&told["kind"], &told["version"], &told["ranks"]), (&"vllm".into(), &"0.32.0".into(), &2.into()));
+    assert_eq!((&told["kv_tokens_per_rank"], &told["kv_tokens_total"]), (&1_600.into(), &3_200.into()));
+    assert_eq!(told["flush"]["by"], "reset_prefix_cache");
+    assert!(printed.contains("--enable-prompt-tokens-details"), "{printed}");
+    let refusing = vllm("{\"success\":false}");
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, _, stderr) = gspbench(&small(&["--target", &refusing.url]), dir.path());
+    assert_eq!(exit, 3, "{stderr}");
+    assert!(stderr.contains("success") && stderr.contains("--no-flush-cache"), "{stderr}");
+}
+
+#[test]
+fn a_key_that_a_proxy_strips_is_missed_and_one_that_arrives_is_seen() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let chat = ["--api=chat"];
+    let (_, report, printed) = run(&sim.url, &chat);
+    assert_eq!(report["server"]["key_seen"], "yes", "{printed}");
+    let stripping = proxy(&sim.url, "x-smg-routing-key", |_| None);
+    let (exit, report, printed) = run(&stripping.url, &chat);
+    assert_eq!((exit, &report["server"]["key_seen"]), (0, &"no".into()), "{printed}");
+    assert!(kinds(&report, "warnings").contains(&"key".to_owned()), "{printed}");
+    assert!(printed.contains("routing keys do not arrive") && printed.contains("drops the header"), "{printed}");
+    // In a body it passes, and without a key there is none to miss.
+    assert_eq!(run(&stripping.url, &[]).1["server"]["key_seen"], "yes");
+    assert_eq!(run(&stripping.url, &["--api=chat", "--key-by=none"]).1["server"]["key_seen"], "unknown");
+}
+
+/// A server whose gauge shows the keys that it `sees` of the requests under way. One with many tokens is held until the
+/// gauge was looked at five times.
+fn with_key_gauge(sees: bool) -> Scripted {
+    let state = Mutex::new((0_u32, 0_u32));
+    let looked = Condvar::new();
+    server(move |seen| {
+        if seen.path == "/metrics" {
+            let mut state = state.lock().unwrap();
+            state.1 += 1;
+            looked.notify_all();
+            return Some(Answer::Whole(200, "text/plain", format!("sglang:routing_keys_active {}\n", state.0)));
+        }
+        if seen.path == "/v1/chat/completions" && seen.json()["max_tokens"] == 128 {
+            let has_key = seen.header("x-smg-routing-key").is_some();
+            let mut state = state.lock().unwrap();
+            state.0 += u32::from(has_key && sees);
+            let enough = state.1 + 5;
+            drop(looked.wait_while(state, |state| state.1 < enough).unwrap());
+        }
+        None
+    })
+}
+
+#[test]
+fn where_only_gauges_show_keys_they_are_watched_while_a_keyed_request_runs() {
+    for (sees, told) in [(true, "yes"), (false, "no")] {
+        let (report, printed) = valid_run(&with_key_gauge(sees), &[]);
+        assert_eq!(report["server"]["key_seen"], told, "{printed}");
+    }
+}
+
+#[test]
+fn requests_of_others_are_noticed() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let address = sim.url.strip_prefix("http://").unwrap().to_owned();
+    // Somebody else sends a request of their own whenever we do.
+    let shared = proxy(&sim.url, "", move |seen| {
+        if seen.path == "/generate" {
+            // Each another prompt, so that none of them is found in the cache.
+            let id = seen.header("x-request-id").unwrap();
+            let sampling = "{\"max_new_tokens\":1}";
+            let body = format!("{{\"text\":\"{id} is the prompt of another user\",\"sampling_params\":{sampling}}}");
+            let length = ("content-length".to_owned(), body.len().to_string());
+            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
+            passed_on(&address, &theirs, "");
+        }
+        None
+    });
+    let (exit, report, printed) = run(&shared.url, &[]);
+    assert_eq!(exit, 0, "{printed}");
+    assert!(kinds(&report, "warnings").contains(&"traffic".to_owned()), "{printed}");
+    let alone = run(&sim.url, &["--seed=9"]).1;
+    assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
+}
+
+#[test]
+fn replies_that_are_shorter_than_asked_for_void_the_run() {
+    let (report, printed) = short_run(&server(|_| None), &["--set", "workload.output_tokens=4"]);
+    assert_eq!(kinds(&report, "voids"), ["output_length"]);
+    assert!(printed.contains("VOID(output_length)"), "{printed}");
+}
+
+#[test]
+fn another_process_at_the_end_of_the_run_voids_it() {
+    // Whoever answers after the first measured turn is another process.
+    let turns = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let sent = std::sync::Arc::clone(&turns);
+    let restarted = server(move |seen| {
+        use std::sync::atomic::Ordering::SeqCst;
+        if seen.method == "POST" && seen.path.starts_with("/v1/") {
+            sent.fetch_add(1, SeqCst);
+        }
+        (seen.path == "/metrics").then(|| {
+            let started = if turns.load(SeqCst) > 1 { 2_000 } else { 1_000 };
+            Answer::Whole(200, "text/plain", format!("process_start_time_seconds {started}\n"))
+        })
+    });
+    let (report, printed) = short_run(&restarted, &[]);
+    assert_eq!(kinds(&report, "voids"), ["restart"]);
+    assert!(printed.contains("VOID(restart)"), "{printed}");
+}
+
+#[test]
+fn a_server_that_goes_away_in_the_run_voids_it() {
+    let sim = Sim::at_speed(1, &["--ranks=2"]);
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("out/requests.jsonl");
+    let url = sim.url.clone();
+    let many = ["run", "--target", &url, "--out", "out", "--set", "workload.sessions_per_group=60"];
+    let args = [&many, &LONG[..]].concat();
+    let (exit, printed) = std::thread::scope(|scope| {
+        let running = scope.spawn(|| gspbench(&args, dir.path()));
+        wait_for("the first turns", || std::fs::read_to_string(&log).ok().filter(|text| text.lines().count() > 2));
+        sim.stop();
+        let (exit, stdout, stderr) = running.join().unwrap();
+        (exit, stdout + &stderr)
+    });
+    assert_eq!(exit, 4, "{printed}");
+    let report = run_json(dir.path());
+    assert!(kinds(&report, "voids").contains(&"restart".to_owned()), "{printed}");
+    assert!(report["totals"]["refused_turns"].as_u64().unwrap() > 0 && printed.contains("were refused"), "{printed}");
+}
+
+#[test]
+fn a_router_that_answers_nothing_but_turns_is_measured() {
+    let bare = server(|_| None);
+    let (report, printed) = valid_run(&bare, &[]);
+    let paths: Vec<_> = bare.seen().into_iter().take(4).map(|seen| seen.path).collect();
+    assert_eq!(paths, ["/ready", "/readiness", "/health", "/v1/models"]);
+    assert_eq!(report["server"]["kind"], Value::Null);
+    assert!(printed.contains("the server does not tell counters") && printed.contains("--metrics-url"), "{printed}");
+}
+
+#[test]
+fn a_server_that_is_not_ready_yet_is_waited_for() {
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let slow = server(move |seen| {
+        (seen.path == "/readiness").then(|| {
+            let is_ready = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 1;
+            let body = "{\"status\":\"ready\",\"healthy_workers\":2,\"total_workers\":2}";
+            Answer::Whole(if is_ready { 200 } else { 503 }, "application/json", body.to_owned())
+        })
+    });
+    let (report, _) = valid_run(&slow, &["--ready-check-timeout-sec=60"]);
+    assert_eq!(slow.seen().iter().filter(|seen| seen.path == "/readiness").count(), 3);
+    assert_eq!(report["server"]["kind"], "smg");
+}
+
+#[test]
+fn fields_that_a_strict_server_refuses_are_left_out_and_that_is_said() {
+    let strict = server(|seen| {
+        let refused = ["ignore_eos", "continuous_usage_stats"].into_iter().find(|field| seen.body.contains(field))?;
+        let body = format!("{{\"detail\":\"Unexpected fields in the request: {{'{refused}'}}\"}}");
+        Some(Answer::Whole(422, "application/json", body))
+    });
+    let (report, printed) = valid_run(&strict, &[]);
+    for field in ["`ignore_eos`", "`continuous_usage_stats`"] {
+        assert!(printed.contains(field), "{field}: {printed}");
+    }
+    assert_eq!((&report["totals"]["complete"], &report["totals"]["failed"]), (&4.into(), &0.into()));
+    assert_eq!(report["manifest"]["spec"]["request"]["ignore_eos"], false, "as it was sent");
+}
+
+#[test]
+fn odd_counts_and_ranks_fail_neither_the_probe_nor_a_turn() {
+    for rank in ["-1", "70000", "\"a\"", "2.5"] {
+        let odd = Scripted::start(move |seen| match seen.path.as_str() {
+            "/generate" => {
+                let frame = |finish: &str| {
+                    format!(
+                        "data: {{\"text\":\"a b c\",\"meta_info\":{{\"prompt_tokens\":12.0,\"completion_tokens\":\"3\",\
+                         \"cached_tokens\":0.0,\"dp_rank\":{rank},\"finish_reason\":{finish}}}}}\n\n"
+                    )
+                };
+                let body = frame("null") + &frame("{\"type\":\"length\"}") + "data: [DONE]\n\n";
+                Answer::Whole(200, "text/event-stream", body)
+            }
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        });
+        let (report, _) = valid_run(&odd, &["--api=generate"]);
+        assert_eq!(
+            (&report["totals"]["complete"], &report["totals"]["output_tokens"]),
+            (&4.into(), &12.into()),
+            "{rank}"
+        );
+        assert_eq!(report["affinity"]["attribution"]["known"], 0, "{rank}");
+    }
+}
