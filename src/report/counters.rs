@@ -43,7 +43,8 @@ impl CounterDelta {
 
 impl ServerFacts {
     /// Growth of a role over the run: as the target itself says it, else as the further addresses say it together (a
-    /// router may repeat its workers). None where nobody counts it, or a counter fell.
+    /// router may repeat its workers). None where nobody counts it, or a counter fell. A target that answers with the page
+    /// of one of its workers says nothing itself.
     #[must_use]
     pub fn growth(&self, role: CounterRole) -> Option<f64> {
         self.sum(|counter| counter.role == Some(role))
@@ -56,14 +57,25 @@ impl ServerFacts {
     }
 
     fn sum(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
-        let meant: Vec<&CounterDelta> = self.counters.iter().filter(|counter| is_meant(counter)).collect();
         // Counters stand in the order of their addresses, the target's first.
-        let own: Vec<_> = meant.iter().filter(|counter| Some(&counter.source) == self.address.as_ref()).collect();
-        if own.is_empty() {
-            (!meant.is_empty()).then(|| meant.iter().map(|counter| counter.delta).sum::<Option<f64>>()).flatten()
-        } else {
-            own.iter().map(|counter| counter.delta).sum()
-        }
+        let meant = self.counters.iter().filter(|counter| is_meant(counter));
+        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|of| Some(&of.source) == self.address.as_ref());
+        let said = if own.is_empty() || self.passes_a_workers_page_on(&own, &further) { further } else { own };
+        if said.is_empty() { None } else { said.iter().map(|counter| counter.delta).sum() }
+    }
+
+    /// vllm-router answers `/metrics` with the page of a worker that its policy names, each time anew. Where the kind is not
+    /// known: pages that further addresses show as well, before and after, are those of workers.
+    fn passes_a_workers_page_on(&self, own: &[&CounterDelta], further: &[&CounterDelta]) -> bool {
+        let is_shown_by = |source: &str, value: fn(&CounterDelta) -> Option<f64>| {
+            own.iter().all(|mine| {
+                let same = |of: &&&CounterDelta| (&of.name, &of.labels) == (&mine.name, &mine.labels);
+                let theirs = further.iter().filter(|of| of.source == source).find(same);
+                theirs.is_some_and(|of| value(of) == value(mine))
+            })
+        };
+        let is_shown = |value| further.iter().any(|of| is_shown_by(&of.source, value));
+        self.kind.as_deref() == Some("vllm-router") || (is_shown(|of| of.before) && is_shown(|of| of.after))
     }
 }
 
@@ -124,5 +136,35 @@ mod tests {
         assert_eq!(facts.growth(CachedTokens), Some(7.0), "the router says nothing: its workers together");
         facts.counters.extend(of("http://router", 7.0));
         assert_eq!(facts.growth(CachedTokens), Some(7.0));
+    }
+
+    #[test]
+    fn a_target_that_passes_on_the_page_of_one_worker_does_not_speak_for_all() {
+        use CounterRole::{CachedTokens, PromptTokens};
+        let page = |source: &str, cached, prompt| {
+            let seen = [counter(CachedTokens, 0, cached), counter(PromptTokens, 0, prompt)];
+            CounterDelta::between(source, Some(&[]), Some(&seen))
+        };
+        let of = |kind: Option<&str>, pages: &[(&str, f64, f64)]| {
+            let counters = pages.iter().flat_map(|(source, cached, prompt)| page(source, *cached, *prompt)).collect();
+            let facts = ServerFacts {
+                address: Some("http://router".into()),
+                kind: kind.map(str::to_owned),
+                counters,
+                ..ServerFacts::default()
+            };
+            (facts.growth(CachedTokens), facts.growth(PromptTokens))
+        };
+        let workers = [("http://w0", 3.0, 30.0), ("http://w1", 4.0, 40.0)];
+        let behind = |own: (&'static str, f64, f64)| [&[own][..], &workers].concat();
+        let all = (Some(7.0), Some(70.0));
+        assert_eq!(of(None, &behind(("http://router", 3.0, 30.0))), all, "a worker's page");
+        assert_eq!(of(None, &behind(("http://router", 4.0, 40.0))), all, "another worker's");
+        assert_eq!(of(None, &behind(("http://router", 7.0, 70.0))), all, "a page of its own");
+        assert_eq!(of(None, &behind(("http://router", 8.0, 80.0))), (Some(8.0), Some(80.0)), "and it is believed");
+        // Alone, the page of one worker looks like any other.
+        let alone = [("http://router", 3.0, 30.0)];
+        assert_eq!(of(None, &alone), (Some(3.0), Some(30.0)));
+        assert_eq!(of(Some("vllm-router"), &alone), (None, None));
     }
 }
