@@ -1,6 +1,7 @@
 //! The clap tree, one file a subcommand. The only place that wires stages together.
 
 mod ab;
+mod asks;
 mod block;
 mod compare;
 mod descriptors;

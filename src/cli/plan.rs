@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::exit::ExitWith as _;
 use super::spec_args::SpecArgs;
 use super::{Exit, say};
-use crate::client::{Shape, encode};
+use crate::client::{Asks, Shape, encode};
 use crate::policy::rendezvous;
 use crate::profile::{History, RunSpec, run_spec};
 use crate::record::{TurnId, TurnRecord};
@@ -88,6 +88,7 @@ fn bodies(spec: &RunSpec, plan: &Arc<Plan>, vocabulary: Arc<Vocabulary>) -> (usi
         model: spec.request.model.clone(),
         key_field: spec.key.body_field.clone(),
         continuous_usage: true,
+        asks: Asks::default(),
     };
     let prompter = Prompter::new(Arc::clone(plan), vocabulary);
     let (mut count, mut bytes) = (0, 0);

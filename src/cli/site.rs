@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
 use super::say;
-use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
+use crate::client::{Asks, CachedDetails, Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
 use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
@@ -27,6 +27,7 @@ pub(super) struct Site {
     pub facts: ServerFacts,
     pub model: Option<String>,
     continuous_usage: bool,
+    asks: Asks,
     api_key: Option<String>,
     launched: Option<Launched>,
 }
@@ -70,8 +71,10 @@ impl Site {
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
         let facts = target::ask(&http, &base).await;
         let continuous_usage = opening.spec.request.api != Api::Generate;
-        let mut site = Self { target: target.clone(), base, http, facts, model, continuous_usage, api_key, launched };
+        let (asks, target) = (super::asks::of(&facts, opening.spec.request.api), target.clone());
+        let mut site = Self { target, base, http, facts, model, continuous_usage, asks, api_key, launched };
         site.probe(opening, plan).await.exit_with(Exit::Target)?;
+        site.probe_details(opening, plan).await.exit_with(Exit::Target)?;
         Ok(site)
     }
 
@@ -87,6 +90,7 @@ impl Site {
                 model: self.model.clone(),
                 key_field: spec.key.body_field.clone(),
                 continuous_usage: self.continuous_usage,
+                asks: self.asks,
             },
             key_headers: spec.key.headers.clone(),
             headers: spec.request.headers.clone(),
@@ -128,6 +132,23 @@ impl Site {
         self.continuous_usage = false;
         let second = self.probe_once(opening.spec, &prompt).await?;
         self.verdict(opening.spec, &second)
+    }
+
+    /// A server that was asked for details of cached tokens is silent about replies that found nothing. Whether it is
+    /// silent about all shows in the second of two equal turns on one rank.
+    async fn probe_details(&mut self, opening: Opening<'_>, plan: &Plan) -> Result<(), TargetError> {
+        if self.asks.cached_details == CachedDetails::NotAsked {
+            return Ok(());
+        }
+        let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
+        let prompt = prompter.prompt(0, 0, &[]);
+        let spec = RunSpec { request: super::asks::on_first_rank(&opening.spec.request), ..opening.spec.clone() };
+        self.probe_once(&spec, &prompt).await?;
+        let second = self.probe_once(&spec, &prompt).await?;
+        if second.cached_tokens.is_some_and(|cached| cached > 0) {
+            self.asks.cached_details = CachedDetails::Answered;
+        }
+        Ok(())
     }
 
     async fn probe_once(&self, spec: &RunSpec, prompt: &Prompt) -> Result<TurnRecord, TargetError> {

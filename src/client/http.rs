@@ -20,6 +20,7 @@ use super::dial;
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
+use super::place;
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::record::{Failure, Oddity, TurnRecord};
@@ -114,7 +115,9 @@ impl Client {
         let sent = Arc::new(OnceLock::new());
         let id = turn.id.clone();
         let headers = inner.turn_headers(&turn);
-        let mut machine = Machine::new(inner.settings.shape.request.api, turn).hiding(inner.secrets());
+        let Shape { request, asks, .. } = &inner.settings.shape;
+        let machine = Machine::new(request.api, turn).hiding(inner.secrets());
+        let mut machine = machine.reading(request.place_field, *asks);
         // A token of the turn's own: every chunk looks at it, and all turns would meet at the lock of the one they share.
         let cancel = inner.cancel.child_token();
         let end = tokio::select! {
@@ -187,6 +190,7 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
+        place::note_head(response.headers(), record);
         let mut inflate = match Inflate::of(response.headers()) {
             Ok(inflate) => inflate,
             Err(why) => return End::Failed(Failure::Protocol, why.to_string()),
@@ -302,6 +306,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::sync::Barrier;
 
+    use super::super::body::Asks;
     use super::*;
     use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
 
@@ -318,10 +323,11 @@ mod tests {
             headers: BTreeMap::new(),
             ca_file: None,
             insecure: false,
+            place_field: None,
         };
         let settings = Settings {
             url: url.to_owned(),
-            shape: Shape { request, model: None, key_field: None, continuous_usage: true },
+            shape: Shape { request, model: None, key_field: None, continuous_usage: true, asks: Asks::default() },
             key_headers: vec![],
             headers: BTreeMap::new(),
             api_key: None,

@@ -1,7 +1,8 @@
 //! Streams with known instants. Each case is fed at several cuts: the record must not depend on them.
 
 use super::*;
-use crate::record::TurnId;
+use crate::record::{Place, TurnId};
+use crate::units::Rank;
 
 const DONE: &str = "data: [DONE]\n\n";
 
@@ -198,6 +199,7 @@ fn the_native_route_repeats_its_text_and_tells_the_rank() {
     assert_eq!((turn.outcome, reply.as_str(), turn.output_tokens), (Outcome::Complete, "a b c", Some(4)));
     assert_eq!(turn.gaps, [Gap { us: 20_000, tokens: Some(2) }, Gap { us: 10_000, tokens: Some(1) }]);
     assert_eq!((turn.place, turn.cached_tokens), (Some(Place::Rank(Rank(3))), Some(8)));
+    assert_eq!(turn.server_times, None);
     let abort = "data: {\"text\":\"\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\",\"message\":\"queue is full\"}}}\n\n";
     let turn = play(Api::Generate, 200, &[(1, abort.to_owned() + DONE)], &End::Clean).0;
     assert_eq!((turn.outcome, turn.detail.as_deref()), (Outcome::Failed(Failure::Aborted), Some("queue is full")));

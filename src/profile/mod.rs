@@ -15,5 +15,5 @@ pub use load::{Override, load};
 pub use resolve::{Context, experiment_spec, run_spec};
 pub use spec::{
     Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
-    Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
+    PlaceField, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
 };

@@ -3,9 +3,9 @@
 //! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
 //! sessions and keys, never with turns.
 
-use super::affinity::{Affinity, Follow, Spilled};
 use super::latency::{Latency, millis};
 use super::redact::redacted;
+use super::served::{Parts, Served};
 use super::shape::{
     Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
     State, Totals, Unread, Windows, WorkloadFacts,
@@ -13,7 +13,7 @@ use super::shape::{
 use super::tally::Tally;
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{CounterRole, EndedBy, Marks, TurnRecord};
+use crate::record::{EndedBy, Marks, TurnRecord};
 use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
@@ -93,9 +93,8 @@ impl Context {
 impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
-        let spec = &context.manifest.spec;
-        let follow = Follow { key_by: spec.key.by, api: spec.request.api, turns: spec.workload.turns.get() };
-        Self { tally: Tally::new(follow), context }
+        let served = Served::new(&context.manifest.spec, context.server.page_tokens);
+        Self { tally: Tally::new(served), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before
@@ -153,10 +152,8 @@ impl Accumulator {
         server.unread = unread;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
-        let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
-        server.cold = Some(self.tally.beginnings.evidence(slack));
         let tally = &self.tally;
-        let spilled = simulator_spills(&server.counters);
+        server.cold = Some(tally.beginnings.evidence(cold::slack(server.page_tokens)));
         let totals = tally.totals(workload.turns, state);
         let latencies = tally.latencies();
         let whole = tally.window(&latencies);
@@ -167,8 +164,7 @@ impl Accumulator {
             Err(reason) => (None, Some(reason)),
         };
         let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
-        let ranks = tally.rows(server.ranks);
-        let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
+        let Parts { ranks, affinity, ttft_split } = tally.served.finish(server.ranks, &server.counters);
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
             own_lag_ms: millis(&tally.own_lag),
@@ -192,7 +188,8 @@ impl Accumulator {
             windows,
             metrics,
             ranks,
-            affinity: Affinity { spilled, ..tally.affinity.finish(&loads) },
+            affinity,
+            ttft_split,
             client,
             validity: audit::Validity::default(),
             histograms: latencies.encoded(),
@@ -200,18 +197,6 @@ impl Accumulator {
         report.validity = audit::judge(&report);
         report
     }
-}
-
-/// Our own simulator counts the turns that its policy sent elsewhere than where their key belongs.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of turns; casts saturate")]
-fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
-    let spills: Vec<f64> = counters
-        .iter()
-        .filter(|counter| counter.role == Some(CounterRole::Spills))
-        .map(|counter| counter.delta)
-        .collect::<Option<_>>()?;
-    let turns = spills.iter().sum::<f64>().round() as u64;
-    (!spills.is_empty()).then(|| Spilled { turns, from: "simulator".into() })
 }
 
 /// The rate of an open loop: asked for, drawn, and kept.

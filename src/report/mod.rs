@@ -11,25 +11,31 @@ mod cold;
 mod counters;
 mod latency;
 mod metric;
-mod place_tally;
 mod reconcile;
 mod redact;
+mod served;
 mod shape;
+mod slice;
+mod split;
 mod tally;
 mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
-pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
+pub use affinity::{
+    Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
+};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use redact::{hide_fields, public_experiment};
+pub use served::Attributing;
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
     WorkloadFacts,
 };
+pub use split::TtftSplit;
 
 pub use crate::record::EndedBy;
 pub use crate::stats::Summary;

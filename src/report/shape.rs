@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
+use super::split::TtftSplit;
 use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
@@ -34,6 +35,9 @@ pub struct RunReport {
     /// One row a place, idle ranks too where the server tells how many there are; empty when no turn has a known place.
     pub ranks: Vec<PlaceRow>,
     pub affinity: Affinity,
+    /// Null where no reply tells of it.
+    #[serde(default)]
+    pub ttft_split: Option<TtftSplit>,
     pub client: Client,
     pub validity: Validity,
     /// Name of a latency in µs, such as `ttft_us` → HDR V2 deflate, base64.

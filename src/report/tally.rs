@@ -1,17 +1,14 @@
 //! What the turns of a run add up to: counts and distributions that merge in any order.
 
-use std::collections::BTreeMap;
-
-use super::affinity::{AffinityTally, Follow};
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
-use super::place_tally::PlaceTally;
-use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window};
+use super::served::Served;
+use super::shape::{HitRate, Metrics, State, Totals, Window};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
-use crate::record::{Outcome, Place, TurnRecord};
+use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, rounded};
-use crate::units::{Micros, Rank};
+use crate::units::Micros;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tally {
@@ -32,8 +29,7 @@ pub(super) struct Tally {
     /// Of the turns that were not sent in the steady window; the others are in there.
     outside: Latencies,
     pub(super) windows: WindowTally,
-    places: BTreeMap<Place, PlaceTally>,
-    pub(super) affinity: AffinityTally,
+    pub(super) served: Served,
     pub(super) beginnings: Beginnings,
 }
 
@@ -53,7 +49,7 @@ struct Starts {
 }
 
 impl Tally {
-    pub(super) fn new(follow: Follow) -> Self {
+    pub(super) fn new(served: Served) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
@@ -67,8 +63,7 @@ impl Tally {
             starts: None,
             outside: Latencies::default(),
             windows: WindowTally::default(),
-            places: BTreeMap::new(),
-            affinity: AffinityTally::new(follow),
+            served,
             beginnings: Beginnings::default(),
         }
     }
@@ -137,10 +132,7 @@ impl Tally {
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
-        self.affinity.add(turn);
-        if let Some(place) = &turn.place {
-            self.places.entry(place.clone()).or_default().add(turn);
-        }
+        self.served.add(turn);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
@@ -157,8 +149,7 @@ impl Tally {
             starts,
             outside,
             windows,
-            places,
-            affinity,
+            served,
             beginnings,
         } = other;
         self.totals.merge(totals);
@@ -173,10 +164,7 @@ impl Tally {
         self.starts = join(self.starts, starts, Starts::join);
         self.outside.merge(&outside);
         self.windows.merge(windows);
-        for (place, row) in places {
-            self.places.entry(place).or_default().merge(&row);
-        }
-        self.affinity.merge(affinity);
+        self.served.merge(served);
         self.beginnings.merge(beginnings);
     }
 
@@ -253,18 +241,6 @@ impl Tally {
         ratio(cached, self.covered_prompt_tokens)
     }
 
-    /// A row a place; ranks that served nothing have one too, once any turn names its rank.
-    pub(super) fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
-        let served = self.places.iter().map(|(place, tally)| (place.clone(), tally.row(place.clone())));
-        let mut rows: BTreeMap<Place, PlaceRow> = served.collect();
-        if rows.keys().any(|place| matches!(place, Place::Rank(_))) {
-            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()).map(Rank) {
-                rows.entry(Place::Rank(rank)).or_insert_with(|| idle(Place::Rank(rank)));
-            }
-        }
-        rows.into_values().collect()
-    }
-
     #[expect(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
     pub(super) fn mean_in_flight(&self) -> Option<f64> {
         let span = self.span?.length().0;
@@ -276,20 +252,6 @@ impl Tally {
         let Some(Starts { sessions, due, sent }) = self.starts else { return (None, None) };
         let rate = |span: Span| per_second(sessions - 1, span.length()).filter(|_| sessions > 1);
         (rate(due), rate(sent))
-    }
-}
-
-/// The row of a rank that served nothing. It has no histogram: there may be thousands of such ranks.
-fn idle(place: Place) -> PlaceRow {
-    PlaceRow {
-        place,
-        turns: 0,
-        prompt_tokens: None,
-        cached_tokens: None,
-        hit_rate: None,
-        output_tokens: None,
-        ttft_ms: None,
-        ttft_us: None,
     }
 }
 

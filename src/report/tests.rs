@@ -45,6 +45,7 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             headers: BTreeMap::from([("Authorization".into(), "Bearer secret".into())]),
             ca_file: None,
             insecure: false,
+            place_field: None,
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },
