@@ -48,6 +48,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
 pub(super) fn summarise(spec: &RunSpec) -> anyhow::Result<PlanSummary> {
     let vocabulary = super::facts::vocabulary(spec).exit_with(Exit::Usage)?;
     let plan = workload::plan(spec, &vocabulary).exit_with(Exit::Usage)?;
+    let prompter = Prompter::new(Arc::new(plan), Arc::new(vocabulary));
     let preset = Preset::find(&spec.sim.preset).exit_with(Exit::Usage)?;
     let cost = StepCost {
         decode_base: preset.costs.decode_base,
@@ -57,7 +58,7 @@ pub(super) fn summarise(spec: &RunSpec) -> anyhow::Result<PlanSummary> {
     };
     let ranks: Vec<Rank> = (0..=u16::MAX).map(Rank).take(spec.server.ranks.get() as usize).collect();
     let preferred = |key: &str| rendezvous(key.as_bytes(), &ranks).first().map_or(0, |rank| rank.0.into());
-    Ok(PlanSummary::new(spec, &plan, cost, preferred))
+    Ok(PlanSummary::new(spec, &prompter, cost, preferred))
 }
 
 /// Prepares all that a run sends, as the run itself does, and throws it away. Assistant text is synthetic here: there is no

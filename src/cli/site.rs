@@ -71,7 +71,7 @@ impl Site {
         let model = choose_model(&base, opening.spec.request.model.as_deref(), &models).exit_with(Exit::Target)?;
         let facts = target::ask(&http, &base).await;
         let continuous_usage = opening.spec.request.api != Api::Generate;
-        let (asks, target) = (super::asks::of(&facts, opening.spec.request.api), target.clone());
+        let (asks, target) = (super::asks::of(&facts, &opening.spec.request), target.clone());
         let mut site = Self { target, base, http, facts, model, continuous_usage, asks, api_key, launched };
         site.probe(opening, plan).await.exit_with(Exit::Target)?;
         site.probe_details(opening, plan).await.exit_with(Exit::Target)?;
@@ -142,7 +142,7 @@ impl Site {
         }
         let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
         let prompt = prompter.prompt(0, 0, &[]);
-        let spec = RunSpec { request: super::asks::on_first_rank(&opening.spec.request), ..opening.spec.clone() };
+        let spec = RunSpec { request: super::asks::on_one_rank(&opening.spec.request), ..opening.spec.clone() };
         self.probe_once(&spec, &prompt).await?;
         let second = self.probe_once(&spec, &prompt).await?;
         if second.cached_tokens.is_some_and(|cached| cached > 0) {

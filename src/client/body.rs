@@ -5,6 +5,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::record::TurnRecord;
+use crate::units::Rank;
 use crate::workload::{Api, ChatLayout, Message, Prompt, PromptAs, RequestSpec, Role};
 
 /// What every request of a run has in common.
@@ -27,6 +28,8 @@ pub struct Asks {
     pub cached_details: CachedDetails,
     /// Dynamo's `nvext`: which workers served, and how long they queued and prefilled.
     pub nvext: bool,
+    /// The rank that a header or body field of every request asks for, and that this server heeds.
+    pub rank: Option<Rank>,
 }
 
 /// Whether replies end with details of cached tokens.

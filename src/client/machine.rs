@@ -86,7 +86,7 @@ impl Machine {
     /// Reads the worker's name from this field, and the silence of a server that was asked for details as what it means.
     #[must_use]
     pub fn reading(mut self, field: Option<PlaceField>, asks: Asks) -> Self {
-        self.state.sightings = Sightings::of(field);
+        self.state.sightings = Sightings::of(field, asks.rank);
         self.state.is_silence_zero = asks.cached_details == CachedDetails::Answered;
         self
     }

@@ -35,14 +35,16 @@ fn named(name: &str) -> Option<String> {
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
     field: Option<PlaceField>,
+    /// The rank that was asked for.
+    pinned: Option<Rank>,
     rank: Option<u16>,
     workers: Option<Workers>,
     model: Option<String>,
 }
 
 impl Sightings {
-    pub(super) fn of(field: Option<PlaceField>) -> Self {
-        Self { field, ..Self::default() }
+    pub(super) fn of(field: Option<PlaceField>, pinned: Option<Rank>) -> Self {
+        Self { field, pinned, ..Self::default() }
     }
 
     pub(super) fn see(&mut self, frame: &Frame<'_>) {
@@ -54,9 +56,9 @@ impl Sightings {
     }
 
     /// Settles the place at the end of a reply. What the user says that names the worker beats all else but a pin, which
-    /// this program chose itself; what names two nodes beats what names one.
+    /// this program chose itself; what names two nodes beats what names one; what was asked for stands where nothing is told.
     pub(super) fn settle(self, record: &mut TurnRecord) {
-        let Self { field: _, rank, workers, model } = self;
+        let Self { field: _, pinned, rank, workers, model } = self;
         let wide = rank.map(u32::from);
         let told = match (&record.place, record.place_source) {
             (_, Some(PlaceSource::Pin)) => return,
@@ -67,7 +69,8 @@ impl Sightings {
                 .and_then(of_workers)
                 .map(|place| (place, PlaceSource::WorkerId))
                 .or_else(|| Some((pair_of(record.request_id.as_deref()?)?, PlaceSource::ReplyId)))
-                .or_else(|| Some((Place::Rank(Rank(rank?)), PlaceSource::MetaInfo))),
+                .or_else(|| Some((Place::Rank(Rank(rank?)), PlaceSource::MetaInfo)))
+                .or_else(|| Some((Place::Rank(pinned?), PlaceSource::Pin))),
         };
         if let Some((place, source)) = told {
             record.place = Some(place);
@@ -147,7 +150,7 @@ mod tests {
     }
 
     fn settled(mut record: TurnRecord, field: Option<PlaceField>, frame: &Frame<'_>) -> TurnRecord {
-        let mut sightings = Sightings::of(field);
+        let mut sightings = Sightings::of(field, Some(Rank(9)).filter(|_| frame.id.is_some()));
         sightings.see(frame);
         sightings.settle(&mut record);
         record
@@ -185,6 +188,16 @@ mod tests {
         let record = settled(routed(ROUTED[0], "http://w:1"), Some(PlaceField::Model), &told);
         assert_eq!((record.place, record.place_source), (node("w1@1"), Some(PlaceSource::Model)));
         assert_eq!(settled(turn(), None, &told).place, Some(Place::Rank(Rank(1))), "a model is no place by itself");
+    }
+
+    #[test]
+    fn the_rank_that_was_asked_for_stands_where_the_reply_names_none() {
+        let asked = Frame { id: Some("asked for rank 9".into()), ..Frame::default() };
+        let record = settled(turn(), None, &asked);
+        assert_eq!((record.place, record.place_source), (Some(Place::Rank(Rank(9))), Some(PlaceSource::Pin)));
+        let told = Frame { dp_rank: Some(3), ..asked };
+        let record = settled(turn(), None, &told);
+        assert_eq!((record.place, record.place_source), (Some(Place::Rank(Rank(3))), Some(PlaceSource::MetaInfo)));
     }
 
     #[test]

@@ -46,6 +46,16 @@ impl Place {
             _ => name,
         })
     }
+
+    /// In as few characters as a sequence of places has room for.
+    #[must_use]
+    pub fn short(&self) -> String {
+        match self {
+            Self::Rank(rank) => rank.to_string(),
+            Self::Node(name) => name.clone(),
+            Self::Pair { prefill, decode } => format!("{prefill}→{decode}"),
+        }
+    }
 }
 
 impl fmt::Display for Place {

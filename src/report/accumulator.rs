@@ -4,8 +4,8 @@
 //! sessions and keys, never with turns.
 
 use super::latency::{Latency, millis};
+use super::placed::{Parts, Placed};
 use super::redact::redacted;
-use super::served::{Parts, Served};
 use super::shape::{
     Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
     State, Totals, Unread, Windows, WorkloadFacts,
@@ -93,8 +93,8 @@ impl Context {
 impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
-        let served = Served::new(&context.manifest.spec, context.server.page_tokens);
-        Self { tally: Tally::new(served), context }
+        let placed = Placed::new(&context.manifest.spec, context.server.page_tokens);
+        Self { tally: Tally::new(placed), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before
@@ -164,7 +164,7 @@ impl Accumulator {
             Err(reason) => (None, Some(reason)),
         };
         let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
-        let Parts { ranks, affinity, ttft_split } = tally.served.finish(server.ranks, &server.counters);
+        let Parts { ranks, affinity, ttft_split } = tally.placed.finish(server.ranks, &server.counters);
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
             own_lag_ms: millis(&tally.own_lag),

@@ -11,9 +11,10 @@ mod cold;
 mod counters;
 mod latency;
 mod metric;
+mod placed;
+mod premises;
 mod reconcile;
 mod redact;
-mod served;
 mod shape;
 mod slice;
 mod split;
@@ -28,8 +29,8 @@ pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
+pub use placed::Attributing;
 pub use redact::{hide_fields, public_experiment};
-pub use served::Attributing;
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
@@ -37,7 +38,7 @@ pub use shape::{
 };
 pub use split::TtftSplit;
 
-pub use crate::record::EndedBy;
+pub use crate::record::{CounterRole, EndedBy, Place, PlaceSource};
 pub use crate::stats::Summary;
 
 use crate::stats::rounded;

@@ -15,6 +15,7 @@ use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
 use crate::units::Micros;
+use crate::workload::{Aliasing, RouterKey};
 
 /// The version of this shape; raised when a key changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -91,6 +92,9 @@ pub struct WorkloadFacts {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub distinct_prompts: u64,
+    /// What a router that looks at the prompt makes of it; null where none does.
+    #[serde(default)]
+    pub router_key: Option<RouterKey>,
     pub oracle: Oracle,
 }
 
@@ -102,6 +106,9 @@ pub struct Oracle {
     pub round_robin: Option<RoundRobinOracle>,
     /// Infinite caches at the places where turns were in fact served.
     pub observed: Option<ObservedOracle>,
+    /// Cycles that keep step with the ranks.
+    #[serde(default)]
+    pub aliasing: Vec<Aliasing>,
 }
 
 /// Turns spread evenly over the ranks, with no regard to prefixes.

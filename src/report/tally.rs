@@ -2,7 +2,7 @@
 
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
-use super::served::Served;
+use super::placed::Placed;
 use super::shape::{HitRate, Metrics, State, Totals, Window};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
@@ -29,7 +29,7 @@ pub(super) struct Tally {
     /// Of the turns that were not sent in the steady window; the others are in there.
     outside: Latencies,
     pub(super) windows: WindowTally,
-    pub(super) served: Served,
+    pub(super) placed: Placed,
     pub(super) beginnings: Beginnings,
 }
 
@@ -49,7 +49,7 @@ struct Starts {
 }
 
 impl Tally {
-    pub(super) fn new(served: Served) -> Self {
+    pub(super) fn new(placed: Placed) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
@@ -63,7 +63,7 @@ impl Tally {
             starts: None,
             outside: Latencies::default(),
             windows: WindowTally::default(),
-            served,
+            placed,
             beginnings: Beginnings::default(),
         }
     }
@@ -132,7 +132,7 @@ impl Tally {
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
-        self.served.add(turn);
+        self.placed.add(turn);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
@@ -149,7 +149,7 @@ impl Tally {
             starts,
             outside,
             windows,
-            served,
+            placed,
             beginnings,
         } = other;
         self.totals.merge(totals);
@@ -164,7 +164,7 @@ impl Tally {
         self.starts = join(self.starts, starts, Starts::join);
         self.outside.merge(&outside);
         self.windows.merge(windows);
-        self.served.merge(served);
+        self.placed.merge(placed);
         self.beginnings.merge(beginnings);
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::json::{Length, Loose, Number, Text};
-use super::place::{NvExt, Spans, Stamps, Workers};
+use super::place::{Spans, Stamps, Workers};
 
 /// What one event says.
 #[derive(Debug, Default, PartialEq)]
@@ -76,8 +76,8 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
             usage.completion_tokens_details.and_then(|details| details.reasoning_tokens).or(usage.reasoning_tokens);
     }
     if let Some(nvext) = chunk.nvext {
-        frame.workers = nvext.workers();
-        frame.spans = nvext.spans();
+        frame.workers = Workers::told_in(&nvext);
+        frame.spans = Spans::told_in(&nvext);
     }
     if let Some(details) = chunk.sglext.and_then(|ext| ext.cached_tokens_details) {
         frame.cached_tokens =
@@ -203,7 +203,7 @@ struct Chunk<'a> {
     choices: Option<Vec<Option<Choice<'a>>>>,
     usage: Option<Usage>,
     sglext: Option<SglExt>,
-    nvext: Option<NvExt>,
+    nvext: Option<Value>,
     error: Option<Value>,
 }
 

@@ -1,8 +1,6 @@
 //! Who served a reply and where its time went, as fields of events say it.
 
-use serde::Deserialize;
-
-use super::json::Number;
+use serde_json::Value;
 
 /// Dynamo's workers of one request: the same one twice where prefill and decode are not apart.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,46 +62,27 @@ fn micros(seconds: f64) -> Option<u32> {
     (us >= -1.0).then(|| us.max(0.0) as u32)
 }
 
-/// `nvext` of Dynamo's events.
-#[derive(Deserialize)]
-pub(super) struct NvExt {
-    worker_id: Option<WorkerIds>,
-    timing: Option<Timing>,
-}
-
-#[derive(Deserialize)]
-struct WorkerIds {
-    prefill_worker_id: Option<u64>,
-    prefill_dp_rank: Option<u32>,
-    decode_worker_id: Option<u64>,
-    decode_dp_rank: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct Timing {
-    prefill_wait_time_ms: Option<Number>,
-    prefill_time_ms: Option<Number>,
-}
-
-impl NvExt {
-    pub(super) fn workers(&self) -> Option<Workers> {
-        let ids = self.worker_id.as_ref()?;
-        let worker = |id: Option<u64>, dp_rank| id.map(|id| Worker { id, dp_rank });
-        let workers = Workers {
-            prefill: worker(ids.prefill_worker_id, ids.prefill_dp_rank),
-            decode: worker(ids.decode_worker_id, ids.decode_dp_rank),
+impl Workers {
+    /// Dynamo's `nvext.worker_id`, where it names any.
+    pub(super) fn told_in(nvext: &Value) -> Option<Self> {
+        let ids = nvext.get("worker_id")?;
+        let worker = |id: &str, rank: &str| {
+            let dp_rank = ids.get(rank).and_then(Value::as_u64).and_then(|rank| u32::try_from(rank).ok());
+            Some(Worker { id: ids.get(id)?.as_u64()?, dp_rank })
         };
-        Some(workers).filter(|workers| *workers != Workers::default())
+        let workers = Self {
+            prefill: worker("prefill_worker_id", "prefill_dp_rank"),
+            decode: worker("decode_worker_id", "decode_dp_rank"),
+        };
+        Some(workers).filter(|workers| *workers != Self::default())
     }
+}
 
-    pub(super) fn spans(&self) -> Spans {
-        let span = |ms: Option<&Number>| ms.and_then(|ms| ms.0).and_then(|ms| micros(ms / 1e3));
-        let Some(timing) = &self.timing else { return Spans::default() };
-        Spans {
-            queue_us: span(timing.prefill_wait_time_ms.as_ref()),
-            prefill_us: span(timing.prefill_time_ms.as_ref()),
-            ..Spans::default()
-        }
+impl Spans {
+    /// Dynamo's `nvext.timing`.
+    pub(super) fn told_in(nvext: &Value) -> Self {
+        let span = |name: &str| micros(nvext.get("timing")?.get(name)?.as_f64()? / 1e3);
+        Self { queue_us: span("prefill_wait_time_ms"), prefill_us: span("prefill_time_ms"), ..Self::default() }
     }
 }
 

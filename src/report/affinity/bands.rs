@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Follow;
 use super::shape::{Band, Cached, CachedBand};
 use crate::record::TurnRecord;
 use crate::report::ratio;
@@ -21,15 +22,19 @@ pub(super) struct Bands {
 struct Doubling(BTreeMap<u32, Slice>);
 
 impl Bands {
-    /// Adds a complete turn that is cold if it found at most `slack` tokens.
-    pub(super) fn add(&mut self, turn: &TurnRecord, slack: u32) {
+    /// Adds a complete turn; by number and by group only where there is more than one band to tell apart.
+    pub(super) fn add(&mut self, turn: &TurnRecord, follow: Follow) {
         let found = match turn.cached_tokens {
             None => Cached::Untold,
-            Some(tokens) if tokens <= slack => Cached::Cold,
+            Some(tokens) if tokens <= follow.slack => Cached::Cold,
             Some(_) => Cached::Warm,
         };
-        self.turns.add(turn.turn, turn);
-        self.groups.add(turn.group, turn);
+        if follow.turns > 1 {
+            self.turns.add(turn.turn, turn);
+        }
+        if follow.is_skewed {
+            self.groups.add(turn.group, turn);
+        }
         self.cached.entry(found).or_default().add(turn);
     }
 

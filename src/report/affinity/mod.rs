@@ -90,7 +90,7 @@ impl AffinityTally {
         if let Some(key) = turn.key.as_ref().filter(|_| self.follow.key_by == KeyScope::Group) {
             self.keys.add(key, turn.place.as_ref());
         }
-        self.bands.add(turn, self.follow.slack);
+        self.bands.add(turn, self.follow);
     }
 
     fn add_trail(&mut self, session: (u32, u32), trail: Trail) {
@@ -154,9 +154,9 @@ impl AffinityTally {
             hot_keys: self.keys.hottest(self.turns),
             attribution: self.attribution(),
             split_examples: seen.examples.into_iter().map(example).collect(),
-            by_turn: if many_turns { self.bands.by_turn(self.turns) } else { vec![] },
+            by_turn: self.bands.by_turn(self.turns),
             by_cached: self.bands.by_cached(self.turns),
-            by_popularity: if self.follow.is_skewed { self.bands.by_popularity(self.turns) } else { vec![] },
+            by_popularity: self.bands.by_popularity(self.turns),
         }
     }
 

@@ -129,7 +129,9 @@ fn turns_are_told_apart_by_number_by_what_they_found_and_by_the_popularity_of_th
     assert_eq!(affinity.by_turn[3].ttft_ms.unwrap().p50, 5.0);
     let found: Vec<_> = affinity.by_cached.iter().map(|band| (band.cached, band.turns, band.share)).collect();
     assert_eq!(found, [(Cached::Cold, 2, 0.4), (Cached::Warm, 2, 0.4), (Cached::Untold, 1, 0.2)]);
-    let single = AffinityTally::new(Follow { turns: 1, is_skewed: false, ..follow(KeyScope::Group) }).finish(&[]);
+    let mut single = AffinityTally::new(Follow { turns: 1, is_skewed: false, ..follow(KeyScope::Group) });
+    turns.iter().for_each(|turn| single.add(turn));
+    let single = single.finish(&[]);
     assert!(single.by_turn.is_empty() && single.by_popularity.is_empty());
 }
 

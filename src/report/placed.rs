@@ -14,13 +14,13 @@ use crate::record::{CounterRole, Place, TurnRecord};
 use crate::units::Rank;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Served {
+pub(super) struct Placed {
     places: BTreeMap<Place, Slice>,
     affinity: AffinityTally,
     split: SplitTally,
 }
 
-/// The parts of a report that [`Served`] makes.
+/// The parts of a report that [`Placed`] makes.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ranks: Vec<PlaceRow>,
@@ -28,7 +28,7 @@ pub(super) struct Parts {
     pub(super) ttft_split: Option<TtftSplit>,
 }
 
-impl Served {
+impl Placed {
     pub(super) fn new(spec: &RunSpec, page_tokens: Option<u32>) -> Self {
         let follow = Follow {
             key_by: spec.key.by,
@@ -117,28 +117,28 @@ fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
 #[derive(Debug)]
 pub struct Attributing {
     report: RunReport,
-    served: Served,
+    placed: Placed,
 }
 
 impl Attributing {
     #[must_use]
     pub fn new(report: RunReport) -> Self {
-        let served = Served::new(&report.manifest.spec, report.server.page_tokens);
-        Self { report, served }
+        let placed = Placed::new(&report.manifest.spec, report.server.page_tokens);
+        Self { report, placed }
     }
 
     /// Adds one turn of the run, however it ended.
     pub fn add(&mut self, turn: &TurnRecord) {
         if turn.outcome.is_complete() {
-            self.served.add(turn);
+            self.placed.add(turn);
         }
     }
 
     /// The report with these places, judged again; `observed` is the reuse that they allow.
     #[must_use]
     pub fn finish(self, observed: Option<ObservedOracle>) -> RunReport {
-        let Self { mut report, served } = self;
-        let Parts { ranks, affinity, ttft_split } = served.finish(report.server.ranks, &report.server.counters);
+        let Self { mut report, placed } = self;
+        let Parts { ranks, affinity, ttft_split } = placed.finish(report.server.ranks, &report.server.counters);
         report.workload.oracle.observed = observed;
         report.ranks = ranks;
         report.affinity = affinity;
