@@ -6,6 +6,7 @@ mod block;
 mod compare;
 mod descriptors;
 mod exit;
+mod export;
 mod facts;
 mod flags;
 mod interrupt;
