@@ -3,7 +3,7 @@
 use reqwest::header::HeaderMap;
 
 use crate::record::{Place, PlaceSource, ServerTimes, TurnRecord};
-use crate::units::Rank;
+use crate::units::{Rank, public_address};
 use crate::wire::frame::{self, Frame};
 use crate::wire::{Spans, Worker, Workers};
 use crate::workload::PlaceField;
@@ -26,9 +26,17 @@ pub(super) fn note_head(headers: &HeaderMap, record: &mut TurnRecord) {
     }
 }
 
+/// A name that may be kept: an address without its user and password, but with the rank that SMG puts behind it.
 fn named(name: &str) -> Option<String> {
     let name = name.trim();
-    (!name.is_empty() && name.len() <= LONGEST_NAME).then(|| name.to_owned())
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return None;
+    }
+    Some(match name.rsplit_once('@') {
+        _ if !name.contains("://") => name.to_owned(),
+        Some((address, rank)) if rank.parse::<u32>().is_ok() => format!("{}@{rank}", public_address(address)),
+        _ => public_address(name),
+    })
 }
 
 /// What the events of a reply have said of its place.
@@ -174,6 +182,7 @@ mod tests {
         assert_eq!(settled(routed(ROUTED[0], "http://w:1@5"), None, &with_rank).place, node("http://w:1@5"));
         assert_eq!(routed("x-request-id", "http://w:1").place, None);
         assert_eq!(routed(ROUTED[0], " ").place, None);
+        assert_eq!(routed(ROUTED[0], "http://user:secret@w:1").place, node("http://w:1"));
     }
 
     #[test]

@@ -138,3 +138,54 @@ pub(super) fn moves(affinity: &Affinity) -> Vec<String> {
     });
     examples.into_iter().chain(sides).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::record::{CounterRole, Place, PlaceSource, ServerTimes, TurnRecord};
+    use crate::render::{run, terminal};
+    use crate::report::tests::{context, served};
+    use crate::report::{Accumulator, Closing, CounterDelta, State};
+
+    fn fetched(status: &str, delta: f64) -> CounterDelta {
+        CounterDelta {
+            source: "http://d0".into(),
+            name: "pegaflow_rdma_fetch_total".into(),
+            labels: BTreeMap::from([("status".into(), status.into())]),
+            role: Some(CounterRole::Fetched),
+            place: None,
+            before: Some(1.0),
+            after: Some(1.0 + delta),
+            delta: Some(delta),
+        }
+    }
+
+    #[test]
+    fn a_run_over_pairs_shows_sides_moves_transfers_and_what_its_ttft_is() {
+        let mut accumulator = Accumulator::new(context(2, 4));
+        for (session, turn, decode) in [(0, 0, "d0"), (0, 1, "d1"), (1, 0, "d0"), (1, 1, "d0")] {
+            accumulator.add(&TurnRecord {
+                turn,
+                place: Some(Place::Pair { prefill: "p0".into(), decode: decode.into() }),
+                place_source: Some(PlaceSource::ReplyId),
+                server_times: Some(ServerTimes { prefill_us: Some(40_000), ..ServerTimes::default() }),
+                ..served(session, 0, 0, 0)
+            });
+        }
+        let counters = vec![fetched("success", 33.0), fetched("failed", 0.0)];
+        let report = accumulator.finish(Closing { counters, ..Closing::plain(State::Complete) });
+        let text = terminal(&run(&report));
+        for words in [
+            "sessions that moved, by turn: g0-s0 p0→d0,p0→d1",
+            "pairs: prefill 100.0 % sticky, 0 moves · decode 50.0 % sticky, 1 move",
+            "TTFT behind vllm-router's prefill/decode: the whole round trip to the prefill node",
+            "│ pegaflow_rdma_fetch_total status=success   http://d0    33.00 │",
+            "│ prefill                          40.00   40.00   ~40.00         4 │",
+            "│ p0 → d1 ",
+        ] {
+            assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+        assert!(!text.contains("before the queue"), "what no server told has no row:\n{text}");
+    }
+}
