@@ -123,10 +123,11 @@ impl Block<'_> {
             arm: self.arm.map(str::to_owned),
             round: self.round,
         };
+        let prompter = Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary));
         let ranks = self.site.facts.ranks.unwrap_or_else(|| self.spec.server.ranks.get());
         Context {
             manifest,
-            workload: super::facts::workload(&self.plan, ranks),
+            workload: super::facts::workload(&prompter, &self.spec.load, ranks),
             server: super::facts::server(self.site),
         }
     }

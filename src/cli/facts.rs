@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::site::Site;
-use crate::profile::RunSpec;
+use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{Place, TurnRecord};
 use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, hide_fields, metrics};
 use crate::text::{TextError, Vocabulary};
 use crate::units::public_address;
-use crate::workload::{self, Observing, Plan};
+use crate::workload::{self, Observing, Plan, Prompter, RouterKey};
 
 /// How a reply without usage is counted.
 #[derive(Debug, Clone)]
@@ -52,8 +52,13 @@ pub(super) async fn fill_estimate(mut turn: TurnRecord, text: String, estimate: 
     (turn, shared.as_ref().to_owned())
 }
 
-/// What the plan says, with the reuse that it allows over `ranks` ranks.
-pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
+/// What the plan of `prompter` says, with the reuse that it allows over `ranks` ranks under this load.
+pub(super) fn workload(prompter: &Prompter, load: &LoadSpec, ranks: u32) -> WorkloadFacts {
+    let plan = &**prompter.plan();
+    let limit = match load.pacing {
+        Pacing::Closed { sessions } => Some(sessions.get()),
+        Pacing::Open { .. } => None,
+    };
     let totals = plan.totals();
     let round_robin = workload::round_robin(plan, ranks);
     WorkloadFacts {
@@ -64,6 +69,7 @@ pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
         prompt_tokens: totals.prompt_tokens,
         output_tokens: totals.output_tokens,
         distinct_prompts: totals.distinct_prompts,
+        router_key: RouterKey::of(prompter),
         oracle: Oracle {
             ideal_reuse: Some(workload::ideal(plan).ratio),
             round_robin: Some(RoundRobinOracle {
@@ -73,6 +79,7 @@ pub(super) fn workload(plan: &Plan, ranks: u32) -> WorkloadFacts {
                 split_share: round_robin.split_share,
             }),
             observed: None,
+            aliasing: workload::aliasing(plan, limit, ranks),
         },
     }
 }

@@ -1,11 +1,13 @@
 //! The clap tree, one file a subcommand. The only place that wires stages together.
 
 mod ab;
+mod asks;
 mod block;
 mod cold_start;
 mod compare;
 mod descriptors;
 mod exit;
+mod export;
 mod facts;
 mod flags;
 mod gates;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::exit::ExitWith as _;
 use super::spec_args::SpecArgs;
 use super::{Exit, say};
-use crate::client::{Shape, encode};
+use crate::client::{Asks, Shape, encode};
 use crate::policy::rendezvous;
 use crate::profile::{History, RunSpec, run_spec};
 use crate::record::{TurnId, TurnRecord};
@@ -48,6 +48,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
 pub(super) fn summarise(spec: &RunSpec) -> anyhow::Result<PlanSummary> {
     let vocabulary = super::facts::vocabulary(spec).exit_with(Exit::Usage)?;
     let plan = workload::plan(spec, &vocabulary).exit_with(Exit::Usage)?;
+    let prompter = Prompter::new(Arc::new(plan), Arc::new(vocabulary));
     let preset = Preset::find(&spec.sim.preset).exit_with(Exit::Usage)?;
     let cost = StepCost {
         decode_base: preset.costs.decode_base,
@@ -57,7 +58,7 @@ pub(super) fn summarise(spec: &RunSpec) -> anyhow::Result<PlanSummary> {
     };
     let ranks: Vec<Rank> = (0..=u16::MAX).map(Rank).take(spec.server.ranks.get() as usize).collect();
     let preferred = |key: &str| rendezvous(key.as_bytes(), &ranks).first().map_or(0, |rank| rank.0.into());
-    Ok(PlanSummary::new(spec, &plan, cost, preferred))
+    Ok(PlanSummary::new(spec, &prompter, cost, preferred))
 }
 
 /// Prepares all that a run sends, as the run itself does, and throws it away. Assistant text is synthetic here: there is no
@@ -88,6 +89,7 @@ fn bodies(spec: &RunSpec, plan: &Arc<Plan>, vocabulary: Arc<Vocabulary>) -> (usi
         model: spec.request.model.clone(),
         key_field: spec.key.body_field.clone(),
         continuous_usage: true,
+        asks: Asks::default(),
     };
     let prompter = Prompter::new(Arc::clone(plan), vocabulary);
     let (mut count, mut bytes) = (0, 0);

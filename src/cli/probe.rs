@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use super::say;
 use super::site::{Opening, Site};
 use super::untold::{Asked, untold};
+use crate::client::{Asks, CachedDetails};
 use crate::clock::Clock;
 use crate::lanes::Lanes;
 use crate::profile::{Api, KeyScope, RunSpec};
 use crate::record::{Failure, Outcome, TurnId, TurnRecord};
 use crate::report::{KeySeen, Untold};
-use crate::target::{self, Carried, KeySigns, TargetError, key_arrived};
+use crate::target::{self, Carried, KeySigns, ServerFacts, TargetError, key_arrived};
 use crate::units::Micros;
 use crate::workload::{Plan, Prompt, Prompter};
 
@@ -36,6 +37,8 @@ pub(super) struct Fields {
 pub(super) struct Probed {
     /// What the server takes of what is asked for.
     pub fields: Fields,
+    /// What only this kind of server is asked for.
+    pub asks: Asks,
     pub key_seen: KeySeen,
     pub untold: Vec<Untold>,
     /// For the reader of the report.
@@ -45,10 +48,11 @@ pub(super) struct Probed {
 impl Probed {
     /// Nothing is known yet, and all is asked for.
     #[must_use]
-    pub(super) fn before(spec: &RunSpec) -> Self {
+    pub(super) fn before(spec: &RunSpec, server: &ServerFacts) -> Self {
         let fields =
             Fields { continuous_usage: spec.request.api != Api::Generate, ignore_eos: spec.request.ignore_eos };
-        Self { fields, key_seen: KeySeen::Unknown, untold: vec![], notes: vec![] }
+        let asks = super::asks::of(server, &spec.request);
+        Self { fields, asks, key_seen: KeySeen::Unknown, untold: vec![], notes: vec![] }
     }
 }
 
@@ -77,12 +81,15 @@ impl Fields {
 pub(super) async fn probe(site: &Site, opening: Opening<'_>, plan: &Plan) -> Result<Probed, TargetError> {
     let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
     let prober = Prober { site, spec: opening.spec, prompt: prompter.prompt(0, 0, &[]) };
-    let mut probed = Probed::before(opening.spec);
+    let mut probed = site.probed.clone();
     let before = prober.key_signs().await;
     let (turn, fields) = prober.accepted(probed.fields).await?;
     probed.notes = left_out(probed.fields, fields);
     probed.fields = fields;
     probed.key_seen = prober.key_seen(before, fields).await?;
+    if probed.asks.cached_details == CachedDetails::Asked && prober.tells_details(fields).await? {
+        probed.asks.cached_details = CachedDetails::Answered;
+    }
     probed.untold = untold(&Asked {
         kind: site.facts.kind,
         api: opening.spec.request.api,
@@ -142,6 +149,17 @@ impl Prober<'_> {
         let turn = TurnRecord::planned(name, id, key, Micros(0), output_tokens);
         let body = client.prepare(&turn, &self.prompt);
         Ok(client.send(turn, body).await.0)
+    }
+
+    /// A server that was asked for details of cached tokens is silent about replies that found nothing. Whether it is silent
+    /// about all shows in the second of two equal turns on one rank.
+    async fn tells_details(&self, fields: Fields) -> Result<bool, TargetError> {
+        let request = super::asks::on_one_rank(&self.spec.request);
+        let spec = RunSpec { request, ..self.spec.clone() };
+        let pinned = Prober { site: self.site, spec: &spec, prompt: self.prompt.clone() };
+        pinned.send(fields, SHORT).await?;
+        let second = pinned.send(fields, SHORT).await?;
+        Ok(second.cached_tokens.is_some_and(|cached| cached > 0))
     }
 
     /// Whether the key of the turn that was just sent, or of a longer one, shows.

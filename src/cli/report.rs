@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::exit::{Exit, ExitWith as _};
+use super::exit::{Ended, Exit, ExitWith as _};
+use super::export::{self, ExportArgs};
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Verdict};
+use crate::store::RunDir;
 use crate::{render, store};
 
 /// Render a saved run
@@ -13,6 +15,8 @@ pub(super) struct ReportArgs {
     /// The directory that the run printed at its end
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    export: ExportArgs,
     /// How it is shown
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -35,7 +39,16 @@ pub(super) enum Format {
 /// # Errors
 /// When the directory holds no run that this program can read.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
-    let report = load(&args.dir)?;
+    let mut report = load(&args.dir)?;
+    if args.export.is_given() {
+        if report.state == State::Running {
+            let why = "--export-file: this run has not ended, or was killed; a log is joined with a finished run";
+            return Err(Ended::new(Exit::Usage, why).into());
+        }
+        let joined = export::join(&RunDir::of_finished(&args.dir), &args.export, report)?;
+        say::note(&joined.note);
+        report = joined.report;
+    }
     match args.format {
         Format::Table => say::result(&render::terminal(&render::run(&report)))?,
         Format::Markdown => say::result(&render::markdown(&render::run(&report)))?,

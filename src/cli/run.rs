@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
+use super::export::{self, ExportArgs};
 use super::gates::{GateArgs, any_fails};
 use super::output_args::OutputArgs;
 use super::site::{Opening, Site};
@@ -23,6 +24,8 @@ pub(super) struct RunArgs {
     spec: SpecArgs,
     #[command(flatten)]
     address: AddressArgs,
+    #[command(flatten)]
+    export: ExportArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -82,9 +85,19 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     say::notes(&moot);
     say::note(&super::facts::headline(&spec, &plan));
     let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
-    let measured = interrupt::block_on(args.output.grace, |stop| async move { job.run(&stop).await });
+    let measured = interrupt::block_on(args.output.grace, |stop| async move { Box::pin(job.run(&stop)).await });
     // A target that was never reached leaves nothing behind.
-    let Measured { report, notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
+    let Measured { mut report, mut notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
+    if args.export.is_given() {
+        match export::join(&dir, &args.export, report.clone()) {
+            Ok(joined) => {
+                report = joined.report;
+                notes.push(joined.note);
+            }
+            // The run is on file; only its places are missing, and can still be joined.
+            Err(why) => notes.push(format!("{}; join it later with `gspbench report`", say::words(&why))),
+        }
+    }
     say::result(&render::terminal(&render::run(&report)))?;
     say::notes(&notes);
     say::note(&format!("results: {}", dir.path().display()));

@@ -13,7 +13,7 @@ use super::exit::{Ended, Exit};
 use super::truth::Truth;
 use super::witness::process_time;
 use super::{descriptors, interrupt, say};
-use crate::client::{Client, Settings, Shape, Trust};
+use crate::client::{Asks, Client, Settings, Shape, Trust};
 use crate::clock::Clock;
 use crate::drive::{Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
@@ -263,7 +263,13 @@ impl Job {
 fn settings(spec: &RunSpec, url: &str) -> Settings {
     Settings {
         url: format!("{url}/v1/completions"),
-        shape: Shape { request: spec.request.clone(), model: None, key_field: None, continuous_usage: true },
+        shape: Shape {
+            request: spec.request.clone(),
+            model: None,
+            key_field: None,
+            continuous_usage: true,
+            asks: Asks::default(),
+        },
         key_headers: vec![],
         headers: BTreeMap::new(),
         api_key: None,

@@ -88,6 +88,9 @@ pub(super) struct SimArgs {
     /// Name of the served model
     #[arg(long, default_value = "gspbench-sim", value_name = "NAME")]
     model: String,
+    /// Leave cached tokens out of the usage of the OpenAI routes, as SGLang does without --enable-cache-report
+    #[arg(long)]
+    disable_cache_report: bool,
     /// A tokenizer.json to count with [default: words, one token each]
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
@@ -132,6 +135,7 @@ impl SimArgs {
         settings.offline = self.offline_ranks.iter().copied().map(Rank).collect();
         settings.time_scale = self.time_scale;
         settings.model.clone_from(&self.model);
+        settings.cache_report = !self.disable_cache_report;
         settings
     }
 }

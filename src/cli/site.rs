@@ -74,7 +74,7 @@ impl Site {
         }
         let model =
             choose_model(&base, opening.spec.request.model.as_deref(), &facts.models).exit_with(Exit::Target)?;
-        let probed = Probed::before(opening.spec);
+        let probed = Probed::before(opening.spec, &facts);
         let mut site = Self { target: target.clone(), base, http, facts, model, probed, api_key, launched };
         site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)
@@ -114,6 +114,7 @@ impl Site {
                 model: self.model.clone(),
                 key_field: spec.key.body_field.clone(),
                 continuous_usage,
+                asks: self.probed.asks,
             },
             key_headers: spec.key.headers.clone(),
             headers: spec.request.headers.clone(),

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::record::TurnRecord;
+use crate::units::Rank;
 use crate::workload::{Api, ChatLayout, Message, Prompt, PromptAs, RequestSpec, Role};
 
 /// What every request of a run has in common.
@@ -17,6 +18,29 @@ pub struct Shape {
     pub key_field: Option<String>,
     /// Whether the server takes `continuous_usage_stats`, the only way to know the tokens of a frame on OpenAI routes.
     pub continuous_usage: bool,
+    pub asks: Asks,
+}
+
+/// What is asked of the servers that have it, and of no other: some refuse what they do not know.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Asks {
+    /// SGLang's `return_cached_tokens_details`, for servers whose usage does not tell cached tokens.
+    pub cached_details: CachedDetails,
+    /// Dynamo's `nvext`: which workers served, and how long they queued and prefilled.
+    pub nvext: bool,
+    /// The rank that a header or body field of every request asks for, and that this server heeds.
+    pub rank: Option<Rank>,
+}
+
+/// Whether replies end with details of cached tokens.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum CachedDetails {
+    #[default]
+    NotAsked,
+    /// Asked for; nothing shows that the server knows the field.
+    Asked,
+    /// The server has answered it. It is silent about replies that found nothing, so that silence is a count of 0.
+    Answered,
 }
 
 /// The body of one turn.
@@ -59,6 +83,12 @@ fn openai_fields(shape: &Shape, turn: &TurnRecord) -> Map<String, Value> {
     set("stream_options", usage);
     if shape.request.ignore_eos {
         set("ignore_eos", json!(true));
+    }
+    if shape.asks.cached_details != CachedDetails::NotAsked {
+        set("return_cached_tokens_details", json!(true));
+    }
+    if shape.asks.nvext {
+        set("nvext", json!({"extra_fields": ["worker_id", "timing"]}));
     }
     fields
 }

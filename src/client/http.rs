@@ -21,6 +21,7 @@ use super::ending::{Ended, Ending};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
+use super::place;
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
@@ -132,8 +133,9 @@ impl Client {
         let Self(inner) = self.clone();
         let sent = Arc::new(OnceLock::new());
         let request = Box::new(Request { id: turn.id.clone(), key: turn.key.clone(), body, sent: Arc::clone(&sent) });
-        let machine = Machine::new(inner.settings.shape.request.api, turn).hiding(Arc::clone(&inner.secrets));
-        let mut machine = Box::new(machine);
+        let Shape { request: asked, asks, .. } = &inner.settings.shape;
+        let machine = Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets));
+        let mut machine = Box::new(machine.reading(asked.place_field, *asks));
         async move {
             let end = inner.exchange(&mut machine, request).await;
             if let Some(at) = sent.get() {
@@ -211,6 +213,7 @@ impl Inner {
         let record = machine.record();
         record.head_us = Some(self.now());
         record.status = Some(response.status().as_u16());
+        place::note_head(response.headers(), record);
         let mut inflate = match Inflate::of(response.headers()) {
             Ok(inflate) => inflate,
             Err(why) => return End::Failed(Failure::Protocol, why.to_string()),
@@ -323,6 +326,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::sync::Barrier;
 
+    use super::super::body::Asks;
     use super::*;
     use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
 
@@ -339,10 +343,11 @@ mod tests {
             headers: BTreeMap::new(),
             ca_file: None,
             insecure: false,
+            place_field: None,
         };
         let settings = Settings {
             url: url.to_owned(),
-            shape: Shape { request, model: None, key_field: None, continuous_usage: true },
+            shape: Shape { request, model: None, key_field: None, continuous_usage: true, asks: Asks::default() },
             key_headers: vec![],
             headers: BTreeMap::new(),
             api_key: None,

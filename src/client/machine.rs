@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::record::{Failure, Gap, Oddity, Outcome, Place, PlaceSource, TurnRecord};
-use crate::units::{Micros, Rank};
+use super::body::{Asks, CachedDetails};
+use super::place::{self, Sightings};
+use crate::record::{Failure, Gap, Oddity, Outcome, TurnRecord};
+use crate::units::Micros;
 use crate::wire::frame::{self, Frame};
 use crate::wire::{OpenAiEvents, SseDecoder};
-use crate::workload::Api;
+use crate::workload::{Api, PlaceField};
 
 /// Bytes of an error body that a record keeps.
 const DETAIL_LIMIT: usize = 200;
@@ -66,6 +68,9 @@ struct State {
     has_other_choices: bool,
     /// The native route sends what is new in each frame, not the whole text.
     sends_deltas: bool,
+    sightings: Sightings,
+    /// Whether a reply that does not tell cached tokens found none.
+    is_silence_zero: bool,
 }
 
 impl Machine {
@@ -80,6 +85,14 @@ impl Machine {
     #[must_use]
     pub fn hiding(mut self, secrets: Arc<[String]>) -> Self {
         self.secrets = secrets;
+        self
+    }
+
+    /// Reads the worker's name from this field, and the silence of a server that was asked for details as what it means.
+    #[must_use]
+    pub fn reading(mut self, field: Option<PlaceField>, asks: Asks) -> Self {
+        self.state.sightings = Sightings::of(field, asks.rank);
+        self.state.is_silence_zero = asks.cached_details == CachedDetails::Answered;
         self
     }
 
@@ -124,6 +137,10 @@ impl Machine {
         let tail_is_cut = !is_unreadable && self.state.unreadable.is_some();
         let outcome = self.outcome(end, tail_is_cut);
         let Self { mut record, state, .. } = self;
+        state.sightings.settle(&mut record);
+        if outcome.is_complete() && state.is_silence_zero {
+            record.cached_tokens.get_or_insert(0);
+        }
         record.outcome = outcome;
         record.done_us = Some(at);
         record.last_us = state.last;
@@ -282,10 +299,8 @@ impl State {
         if record.request_id.is_none() {
             record.request_id = frame.id.as_deref().map(str::to_owned);
         }
-        if let (Some(rank), None) = (frame.dp_rank, &record.place) {
-            record.place = Some(Place::Rank(Rank(rank)));
-            record.place_source = Some(PlaceSource::MetaInfo);
-        }
+        self.sightings.see(frame);
+        record.server_times = place::times(frame.spans, record.server_times);
     }
 
     /// New tokens in this event, where events carry a running count.

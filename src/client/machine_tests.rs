@@ -1,7 +1,8 @@
 //! Streams with known instants. Each case is fed at several cuts: the record must not depend on them.
 
 use super::*;
-use crate::record::TurnId;
+use crate::record::{Place, TurnId};
+use crate::units::Rank;
 
 const DONE: &str = "data: [DONE]\n\n";
 
@@ -198,7 +199,48 @@ fn the_native_route_repeats_its_text_and_tells_the_rank() {
     assert_eq!((turn.outcome, reply.as_str(), turn.output_tokens), (Outcome::Complete, "a b c", Some(4)));
     assert_eq!(turn.gaps, [Gap { us: 20_000, tokens: Some(2) }, Gap { us: 10_000, tokens: Some(1) }]);
     assert_eq!((turn.place, turn.cached_tokens), (Some(Place::Rank(Rank(3))), Some(8)));
+    assert_eq!(turn.server_times, None);
     let abort = "data: {\"text\":\"\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\",\"message\":\"queue is full\"}}}\n\n";
     let turn = play(Api::Generate, 200, &[(1, abort.to_owned() + DONE)], &End::Clean).0;
     assert_eq!((turn.outcome, turn.detail.as_deref()), (Outcome::Failed(Failure::Aborted), Some("queue is full")));
+}
+
+#[test]
+fn the_native_route_tells_where_the_time_to_the_first_token_went() {
+    let meta = |more: &str| {
+        format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"r1\",\"queue_time\":0.25,\"forward_entry_time\":10.5,\"prefill_finished_time\":10.625,\"completion_tokens\":1{more}}}}}\n\n"
+        )
+    };
+    let last = ",\"finish_reason\":{\"type\":\"length\",\"length\":1},\"request_received_ts\":10.0,\"response_sent_to_client_ts\":10.75";
+    let script = [(10, meta("")), (20, meta(last) + DONE)];
+    let times = play(Api::Generate, 200, &script, &End::Clean).0.server_times.unwrap();
+    assert_eq!(times.spans(), [Some(250_000), Some(250_000), Some(125_000), Some(125_000)]);
+    // A server without metrics tells null, or something else: no reason to give the turn up.
+    let odd = meta(last).replace("0.25", "null").replace("10.625", "\"soon\"");
+    let turn = play(Api::Generate, 200, &[(10, odd + DONE)], &End::Clean).0;
+    assert_eq!((turn.outcome, turn.server_times), (Outcome::Complete, None));
+}
+
+#[test]
+fn silence_about_cached_tokens_is_zero_only_of_a_server_that_answered() {
+    let reply = |details: &str| {
+        let details = match details {
+            "" => String::new(),
+            details => format!("data: {{\"choices\":[],\"sglext\":{{\"cached_tokens_details\":{details}}}}}\n\n"),
+        };
+        content("a") + &finish("length") + &details + &usage(9, 1) + DONE
+    };
+    let cached = |details: &str, cached_details| {
+        let id = TurnId { group: 0, session: 0, turn: 0 };
+        let machine = Machine::new(Api::Chat, TurnRecord::planned("r".into(), id, None, Micros(0), 9));
+        let mut machine = machine.reading(None, Asks { cached_details, ..Asks::default() });
+        machine.feed(reply(details).as_bytes(), Micros(1));
+        machine.finish(End::Clean, Micros(2)).0.cached_tokens
+    };
+    let found = "{\"device\":5,\"host\":2,\"storage\":1,\"storage_backend\":\"file\"}";
+    for asked in [CachedDetails::NotAsked, CachedDetails::Asked, CachedDetails::Answered] {
+        assert_eq!(cached(found, asked), Some(8));
+        assert_eq!(cached("", asked), (asked == CachedDetails::Answered).then_some(0));
+    }
 }

@@ -7,10 +7,12 @@ mod http;
 mod inflate;
 mod machine;
 mod network;
+mod place;
 mod transport;
 
-pub use body::{Shape, encode};
+pub use body::{Asks, CachedDetails, Shape, encode};
 pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
+pub use place::{Exported, read_export};
 pub use transport::{ClientError, Trust, common_headers, transport};

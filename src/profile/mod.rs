@@ -17,6 +17,6 @@ pub use load::{Override, load};
 pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
 pub use spec::{
     Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order,
-    Pacing, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec, WorkloadSpec,
-    what_may_differ,
+    Pacing, PlaceField, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, Target, TimeoutSpec,
+    WorkloadSpec, what_may_differ,
 };

@@ -75,6 +75,7 @@ pub struct Request {
     pub headers: BTreeMap<String, String>,
     pub ca_file: Option<String>,
     pub insecure: Option<bool>,
+    pub place_field: Option<super::PlaceField>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]

@@ -303,6 +303,7 @@ fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
         headers: raw.headers.clone(),
         ca_file: raw.ca_file.as_ref().map(Into::into),
         insecure,
+        place_field: raw.place_field,
     })
 }
 

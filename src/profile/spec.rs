@@ -117,6 +117,17 @@ pub struct RequestSpec {
     /// Whether any TLS certificate will do.
     #[serde(default)]
     pub insecure: bool,
+    /// A field of the replies that names the worker; absent, only what names one by itself does.
+    #[serde(default)]
+    pub place_field: Option<PlaceField>,
+}
+
+/// A field of a reply that says where it was made, where the user knows that it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlaceField {
+    /// `model`: each worker serves under a name of its own.
+    Model,
 }
 
 /// The route in use.

@@ -6,6 +6,7 @@ mod oddity;
 mod outcome;
 mod place;
 mod server;
+mod times;
 mod turn;
 
 pub use load::{EndedBy, Marks};
@@ -13,4 +14,5 @@ pub use oddity::Oddity;
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
 pub use server::{CounterRole, PlaceLoad, ServerCounter};
+pub use times::ServerTimes;
 pub use turn::{Gap, TurnId, TurnRecord};

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Rank;
 
-/// A rank, a node, or a (prefill, decode) pair of nodes. In JSON `{"rank":3}`, `{"node":"…"}` or
+/// A rank, a node, or a (prefill, decode) pair of nodes. A rank of one of several nodes is a node called `NODE@RANK`, as
+/// SMG writes it: each has a cache of its own. In JSON `{"rank":3}`, `{"node":"…"}` or
 /// `{"prefill":"…","decode":"…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "FlatPlace", try_from = "FlatPlace")]
@@ -24,10 +25,37 @@ pub enum PlaceSource {
     MetaInfo,
     /// The client itself chose it.
     Pin,
-    /// A header or field of a router.
-    Router,
+    /// A router's response header that names the worker.
+    RouterHeader,
+    /// The reply's id, into which vllm-router writes both nodes of a prefill/decode pair.
+    ReplyId,
+    /// Dynamo's `nvext.worker_id`.
+    WorkerId,
     /// The reply's `model`, where each worker has a name of its own.
     Model,
+    /// The server's own log of requests, joined after the run.
+    ExportFile,
+}
+
+impl Place {
+    /// A node, or one rank of it.
+    #[must_use]
+    pub fn node(name: String, rank: Option<u32>) -> Self {
+        Self::Node(match rank {
+            Some(rank) if !name.contains('@') => format!("{name}@{rank}"),
+            _ => name,
+        })
+    }
+
+    /// In as few characters as a sequence of places has room for.
+    #[must_use]
+    pub fn short(&self) -> String {
+        match self {
+            Self::Rank(rank) => rank.to_string(),
+            Self::Node(name) => name.clone(),
+            Self::Pair { prefill, decode } => format!("{prefill}→{decode}"),
+        }
+    }
 }
 
 impl fmt::Display for Place {

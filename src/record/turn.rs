@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, Oddity, Outcome, Place, PlaceSource};
+use super::{Failure, Oddity, Outcome, Place, PlaceSource, ServerTimes};
 use crate::units::Micros;
 
 /// Which turn of the plan: its group, its session within the group, its place in the conversation (from 0).
@@ -77,6 +77,9 @@ pub struct TurnRecord {
     pub finish: Option<String>,
     pub place: Option<Place>,
     pub place_source: Option<PlaceSource>,
+    /// Where the time to first token went, where the server tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_times: Option<ServerTimes>,
     /// The id that the server gave the request.
     pub request_id: Option<String>,
     pub reused_connection: Option<bool>,
@@ -122,6 +125,7 @@ impl TurnRecord {
             finish: None,
             place: None,
             place_source: None,
+            server_times: None,
             request_id: None,
             reused_connection: None,
             resends: 0,

@@ -3,6 +3,7 @@
 //! Strings out; no file, no terminal, no arithmetic beyond the formatting of numbers. What a page says is decided once,
 //! so both forms say the same.
 
+mod audit;
 mod claim;
 mod comparison;
 mod judged;

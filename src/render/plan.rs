@@ -149,6 +149,22 @@ fn warning(warning: &PlanWarning) -> String {
              guard",
             figure(over_mean)
         ),
+        PlanWarning::GroupsScattered { cold_pairs, groups } => format!(
+            "keys are by session, so that affinity scatters the sessions of a group: {} cold (rank, group) pairs of {} \
+             groups; keys by group would read each system prompt once",
+            whole(cold_pairs),
+            whole(groups)
+        ),
+        PlanWarning::RouterKey { key } if key.collapses() => format!(
+            "{} is the same in all {} sessions: a router that takes it for its key sends all of them to one worker",
+            key.rule,
+            whole(key.sessions)
+        ),
+        PlanWarning::RouterKey { key } => format!(
+            "the first prompts are shorter than {}, which later turns fill: a router that takes it for its key sees \
+             another key in each turn",
+            key.rule
+        ),
         PlanWarning::Aliasing { cycle: Aliasing::Concurrency(sessions), ranks } => format!(
             "{sessions} sessions in flight are a multiple of {ranks} ranks, so round robin may return sessions to their \
              rank by accident: take a number that {ranks} does not divide"
@@ -166,7 +182,7 @@ mod tests {
     use crate::profile::{Context, builtin, load as profile, run_spec};
     use crate::render::terminal;
     use crate::text::Vocabulary;
-    use crate::workload::{StepCost, plan as workload_plan};
+    use crate::workload::{Prompter, StepCost, plan as workload_plan};
     use std::time::Duration;
 
     fn summary(name: &str) -> PlanSummary {
@@ -179,7 +195,8 @@ mod tests {
             chunk: 1024,
         };
         let plan = workload_plan(&spec, &Vocabulary::words()).unwrap();
-        PlanSummary::new(&spec, &plan, cost, |key| usize::from(key.as_bytes()[16] % 2))
+        let prompter = Prompter::new(plan.into(), Vocabulary::words().into());
+        PlanSummary::new(&spec, &prompter, cost, |key| usize::from(key.as_bytes()[16] % 2))
     }
 
     #[test]

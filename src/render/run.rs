@@ -1,5 +1,6 @@
 //! One run as a page.
 
+use super::audit;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
@@ -13,6 +14,7 @@ use crate::report::{
 pub fn run(report: &RunReport) -> Page {
     let mut sections =
         vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
+    sections.extend(audit::ttft(report));
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
     }
@@ -25,6 +27,7 @@ pub fn run(report: &RunReport) -> Page {
         let tables = vec![windows::steady_latencies(window)];
         sections.push(Section::Details { summary: "Turns sent in the steady window".into(), tables });
     }
+    sections.extend(audit::tables(report));
     sections.push(Section::Lines(affinity(report)));
     let untold: Vec<_> = report.server.untold.iter().map(untold).collect();
     if !untold.is_empty() {
@@ -159,6 +162,7 @@ fn affinity(report: &RunReport) -> Vec<String> {
         affinity.zero_hit_share.map(|share| format!("{} % of later turns with nothing cached", percent(share))),
     );
     let mut lines = vec![format!("affinity: {}", parts.join(" · "))];
+    lines.extend(audit::moves(affinity));
     if let (Some(peak), Some(cv)) = (affinity.load_max_over_mean, affinity.load_cv) {
         let keys: Vec<_> = affinity.keys_per_rank.iter().map(u64::to_string).collect();
         let keys = if keys.is_empty() { String::new() } else { format!(" · keys per place {}", keys.join(" ")) };

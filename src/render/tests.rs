@@ -257,6 +257,20 @@ fn a_run_on_the_terminal() {
     ╞═════════════════════════════════════════════════════════╡
     │ TTFT         175.1  157.6  262.6  315.2  455.3    1,800 │
     └─────────────────────────────────────────────────────────┘
+    Keys per place
+    ┌───────────────────────────────────────────────────────────────┐
+    │ place   keys  turns off their key's main place  spilled turns │
+    ╞═══════════════════════════════════════════════════════════════╡
+    │ rank 0     1                                 0              – │
+    │ rank 1     1                                 0              – │
+    └───────────────────────────────────────────────────────────────┘
+    Keys of most turns
+    ┌───────────────────────────────────────────────────────┐
+    │ key  turns  share %  places  main place  turns off it │
+    ╞═══════════════════════════════════════════════════════╡
+    │ g0       1     50.0       1      rank 0             0 │
+    │ g1       1     50.0       1      rank 1             0 │
+    └───────────────────────────────────────────────────────┘
     affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
     balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     places known for 2 of 2 turns (from meta_info)
@@ -317,6 +331,24 @@ fn a_run_as_markdown() {
     | steady (ms) | mean | p50 | p90 | p95 | p99 | samples |
     |---|--:|--:|--:|--:|--:|--:|
     | TTFT | 175.1 | 157.6 | 262.6 | 315.2 | 455.3 | 1,800 |
+
+    </details>
+
+    <details><summary>Keys per place</summary>
+
+    | place | keys | turns off their key's main place | spilled turns |
+    |---|--:|--:|--:|
+    | rank 0 | 1 | 0 | – |
+    | rank 1 | 1 | 0 | – |
+
+    </details>
+
+    <details><summary>Keys of most turns</summary>
+
+    | key | turns | share % | places | main place | turns off it |
+    |---|--:|--:|--:|--:|--:|
+    | g0 | 1 | 50.0 | 1 | rank 0 | 0 |
+    | g1 | 1 | 50.0 | 1 | rank 1 | 0 |
 
     </details>
 

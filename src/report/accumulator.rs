@@ -3,8 +3,8 @@
 //! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
 //! sessions and keys, never with turns.
 
-use super::affinity::{Affinity, Follow, Spilled};
 use super::latency::{Latency, millis};
+use super::placed::{Parts, Placed};
 use super::redact::redacted;
 use super::shape::{
     Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
@@ -14,7 +14,7 @@ use super::tally::Tally;
 use super::told::{Fact, FlushFacts};
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{CounterRole, EndedBy, Marks, PlaceLoad, TurnRecord};
+use crate::record::{EndedBy, Marks, PlaceLoad, TurnRecord};
 use crate::stats::{Distribution, Quantile, rounded};
 
 /// What is known before the first turn.
@@ -100,9 +100,8 @@ impl Context {
 impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
-        let spec = &context.manifest.spec;
-        let follow = Follow { key_by: spec.key.by, api: spec.request.api, turns: spec.workload.turns.get() };
-        Self { tally: Tally::new(follow), context }
+        let placed = Placed::new(&context.manifest.spec, context.server.page_tokens);
+        Self { tally: Tally::new(placed), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before
@@ -166,10 +165,8 @@ impl Accumulator {
         server.restarted = restarted;
         server.key_seen = key_seen;
         workload.oracle.observed = observed;
-        let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
-        server.cold = Some(self.tally.beginnings.evidence(slack));
         let tally = &self.tally;
-        let spilled = simulator_spills(&server.counters);
+        server.cold = Some(tally.beginnings.evidence(cold::slack(server.page_tokens)));
         let totals = tally.totals(workload.turns, state);
         let latencies = tally.latencies();
         let whole = tally.window(&latencies);
@@ -180,8 +177,7 @@ impl Accumulator {
             Err(reason) => (None, Some(reason)),
         };
         let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
-        let ranks = tally.rows(server.ranks);
-        let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
+        let Parts { ranks, affinity, ttft_split } = tally.placed.finish(server.ranks, &server.counters);
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
             own_lag_ms: millis(&tally.own_lag),
@@ -194,7 +190,6 @@ impl Accumulator {
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
             littles_law_ratio: littles_law_ratio(load, &totals, &windows),
         };
-        let affinity = Affinity { spilled, ..tally.affinity.finish(&loads) };
         server.untold.retain(|untold| match untold.fact {
             // The probe may have met a reply that tells less than most.
             Fact::CachedTokens => totals.cached_reported_turns == 0,
@@ -215,6 +210,7 @@ impl Accumulator {
             metrics,
             ranks,
             affinity,
+            ttft_split,
             client,
             validity: audit::Validity::default(),
             histograms: latencies.encoded(),
@@ -222,18 +218,6 @@ impl Accumulator {
         report.validity = audit::judge(&report);
         report
     }
-}
-
-/// Our own simulator counts the turns that its policy sent elsewhere than where their key belongs.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of turns; casts saturate")]
-fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
-    let spills: Vec<f64> = counters
-        .iter()
-        .filter(|counter| counter.role == Some(CounterRole::Spills))
-        .map(|counter| counter.delta)
-        .collect::<Option<_>>()?;
-    let turns = spills.iter().sum::<f64>().round() as u64;
-    (!spills.is_empty()).then(|| Spilled { turns, from: "simulator".into() })
 }
 
 /// The rate of an open loop: asked for, drawn, and kept.

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
-use super::{client, reconcile, served};
+use super::{client, premises, reconcile, served};
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -81,6 +81,10 @@ pub enum FindingKind {
     Estimated,
     /// Replies bent the protocol in ways that cost numbers or hint at something in between.
     Oddities,
+    /// Round robin may keep step with the sessions.
+    Aliasing,
+    /// A router that takes its key from the prompt does not see the sessions.
+    RouterKey,
     /// The program was built without optimisation.
     DebugBuild,
 }
@@ -102,7 +106,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::traffic,
         output_length,
     ];
-    let notes = [interrupted, estimated, oddities, debug_build];
+    let notes = [premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);

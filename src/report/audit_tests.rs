@@ -6,6 +6,7 @@ use super::tests::{context, ended, report, served};
 use super::*;
 use crate::profile::Target;
 use crate::record::{CounterRole, Failure, Outcome, TurnRecord};
+use crate::workload::{Aliasing, RouterKey, RouterRule};
 
 fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
     let counter = |&(name, source, delta): &(&str, &str, f64)| CounterDelta {
@@ -157,4 +158,48 @@ fn a_group_that_began_warm_voids_a_run_that_was_to_begin_cold() {
     assert_eq!(judged(Some(65), false), (vec![], vec![FindingKind::Warm]), "the cache was left alone on purpose");
     assert_eq!(judged(None, true), (vec![], vec![FindingKind::ColdUnproven]));
     assert_eq!(judged(None, false), (vec![], vec![]));
+}
+
+#[test]
+fn a_cycle_that_keeps_step_with_the_ranks_warns_where_turns_are_dealt_in_turn() {
+    let judged = |method: Option<&str>| {
+        let mut context = context(2, 4);
+        context.server.load_balance_method = method.map(str::to_owned);
+        context.workload.oracle.aliasing = vec![Aliasing::Concurrency(8), Aliasing::Sessions(16)];
+        context.workload.oracle.round_robin =
+            Some(RoundRobinOracle { ranks: 8, reuse: 0.5, cold_pairs: 9.0, split_share: Some(0.875) });
+        let mut accumulator = Accumulator::new(context);
+        for (turn, rank) in [(0, 0), (1, 1)] {
+            accumulator.add(&TurnRecord { turn, ..served(0, 0, rank, 0) });
+        }
+        accumulator.finish(Closing::plain(State::Complete)).validity.warnings
+    };
+    for method in [None, Some("round_robin")] {
+        let warnings = judged(method);
+        assert_eq!(kinds(&warnings), [FindingKind::Aliasing]);
+        for words in
+            ["8 sessions in flight and 16 sessions in all", "8 ranks", "100 % of sessions moved, by chance 87.5 %"]
+        {
+            assert!(warnings[0].seen.contains(words), "{}", warnings[0].seen);
+        }
+    }
+    assert_eq!(judged(Some("prefix_affinity")), []);
+}
+
+#[test]
+fn a_prompt_that_hides_its_session_from_routers_warns_unless_the_server_is_none() {
+    let judged = |kind: Option<&str>, keys: u64, is_stable: bool| {
+        let mut context = context(1, 1);
+        context.server.kind = kind.map(str::to_owned);
+        context.workload.router_key = Some(RouterKey { rule: RouterRule::FirstMessage, sessions: 9, keys, is_stable });
+        let mut accumulator = Accumulator::new(context);
+        accumulator.add(&served(0, 0, 0, 0));
+        accumulator.finish(Closing::plain(State::Complete)).validity.warnings
+    };
+    let collapsed = judged(Some("sglang-router"), 1, true);
+    assert_eq!(kinds(&collapsed), [FindingKind::RouterKey]);
+    assert_eq!(collapsed[0].seen, "the first message is the same in all 9 sessions");
+    assert_eq!(kinds(&judged(None, 9, false)), [FindingKind::RouterKey]);
+    assert_eq!(judged(None, 9, true), []);
+    assert_eq!(judged(Some("sglang"), 1, true), []);
 }

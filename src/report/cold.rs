@@ -13,7 +13,12 @@ use crate::record::TurnRecord;
 use crate::units::Micros;
 
 /// Tokens that templates give to all groups alike; a page, where that is larger, is reported whole.
-pub(super) const SLACK_TOKENS: u32 = 64;
+const SLACK_TOKENS: u32 = 64;
+
+/// Cached tokens that a turn may report without having met its group's prompt.
+pub(super) fn slack(page_tokens: Option<u32>) -> u32 {
+    page_tokens.unwrap_or(0).max(SLACK_TOKENS)
+}
 
 /// What the first turns of all groups say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

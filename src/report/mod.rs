@@ -13,24 +13,30 @@ mod gate;
 mod latency;
 mod load;
 mod metric;
-mod place_tally;
+mod placed;
+mod premises;
 mod reconcile;
 mod redact;
 mod sample;
 mod served;
 mod shape;
+mod slice;
+mod split;
 mod tally;
 mod told;
 mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
-pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
+pub use affinity::{
+    Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
+};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use cold::ColdEvidence;
 pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
 pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
+pub use placed::Attributing;
 pub use redact::{hide_fields, public_experiment};
 pub use sample::TurnSample;
 pub use shape::{
@@ -38,10 +44,11 @@ pub use shape::{
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
     WithFailures, WorkloadFacts,
 };
+pub use split::TtftSplit;
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
-pub use crate::record::{CounterRole, EndedBy};
+pub use crate::record::{CounterRole, EndedBy, Place, PlaceSource};
 pub use crate::stats::Summary;
 
 use crate::stats::rounded;

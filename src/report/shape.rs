@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
+use super::split::TtftSplit;
 use super::told::{FlushFacts, Untold};
 use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
 use crate::stats::Summary;
 use crate::units::Micros;
+use crate::workload::{Aliasing, RouterKey};
 
 /// The version of this shape; raised when a key changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -35,6 +37,9 @@ pub struct RunReport {
     /// One row a place, idle ranks too where the server tells how many there are; empty when no turn has a known place.
     pub ranks: Vec<PlaceRow>,
     pub affinity: Affinity,
+    /// Null where no reply tells of it.
+    #[serde(default)]
+    pub ttft_split: Option<TtftSplit>,
     pub client: Client,
     pub validity: Validity,
     /// Name of a latency in µs, such as `ttft_us` → HDR V2 deflate, base64.
@@ -88,6 +93,9 @@ pub struct WorkloadFacts {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub distinct_prompts: u64,
+    /// What a router that looks at the prompt makes of it; null where none does.
+    #[serde(default)]
+    pub router_key: Option<RouterKey>,
     pub oracle: Oracle,
 }
 
@@ -99,6 +107,9 @@ pub struct Oracle {
     pub round_robin: Option<RoundRobinOracle>,
     /// Infinite caches at the places where turns were in fact served.
     pub observed: Option<ObservedOracle>,
+    /// Cycles that keep step with the ranks.
+    #[serde(default)]
+    pub aliasing: Vec<Aliasing>,
 }
 
 /// Turns spread evenly over the ranks, with no regard to prefixes.

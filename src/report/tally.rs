@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::affinity::{AffinityTally, Follow};
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
-use super::place_tally::PlaceTally;
-use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window, WithFailures};
+use super::placed::Placed;
+use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
-use crate::record::{Outcome, Place, TurnRecord};
+use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
-use crate::units::{Micros, Rank};
+use crate::units::Micros;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tally {
@@ -32,8 +31,7 @@ pub(super) struct Tally {
     /// Of the turns that were not sent in the steady window; the others are in there.
     outside: Latencies,
     pub(super) windows: WindowTally,
-    places: BTreeMap<Place, PlaceTally>,
-    pub(super) affinity: AffinityTally,
+    pub(super) placed: Placed,
     pub(super) beginnings: Beginnings,
 }
 
@@ -78,7 +76,7 @@ impl WithFailures {
 }
 
 impl Tally {
-    pub(super) fn new(follow: Follow) -> Self {
+    pub(super) fn new(placed: Placed) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
@@ -92,8 +90,7 @@ impl Tally {
             starts: None,
             outside: Latencies::default(),
             windows: WindowTally::default(),
-            places: BTreeMap::new(),
-            affinity: AffinityTally::new(follow),
+            placed,
             beginnings: Beginnings::default(),
         }
     }
@@ -163,10 +160,7 @@ impl Tally {
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
-        self.affinity.add(turn);
-        if let Some(place) = &turn.place {
-            self.places.entry(place.clone()).or_default().add(turn);
-        }
+        self.placed.add(turn);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
@@ -183,8 +177,7 @@ impl Tally {
             starts,
             outside,
             windows,
-            places,
-            affinity,
+            placed,
             beginnings,
         } = other;
         self.totals.merge(totals);
@@ -199,10 +192,7 @@ impl Tally {
         self.starts = join(self.starts, starts, Starts::join);
         self.outside.merge(&outside);
         self.windows.merge(windows);
-        for (place, row) in places {
-            self.places.entry(place).or_default().merge(&row);
-        }
-        self.affinity.merge(affinity);
+        self.placed.merge(placed);
         self.beginnings.merge(beginnings);
     }
 
@@ -280,18 +270,6 @@ impl Tally {
         ratio(cached, self.covered_prompt_tokens)
     }
 
-    /// A row a place; ranks that served nothing have one too, once any turn names its rank.
-    pub(super) fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
-        let served = self.places.iter().map(|(place, tally)| (place.clone(), tally.row(place.clone())));
-        let mut rows: BTreeMap<Place, PlaceRow> = served.collect();
-        if rows.keys().any(|place| matches!(place, Place::Rank(_))) {
-            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()).map(Rank) {
-                rows.entry(Place::Rank(rank)).or_insert_with(|| idle(Place::Rank(rank)));
-            }
-        }
-        rows.into_values().collect()
-    }
-
     #[expect(clippy::cast_precision_loss, reason = "2^53 µs are 285 years")]
     pub(super) fn mean_in_flight(&self) -> Option<f64> {
         let span = self.span?.length().0;
@@ -303,20 +281,6 @@ impl Tally {
         let Some(Starts { sessions, due, sent }) = self.starts else { return (None, None) };
         let rate = |span: Span| per_second(sessions - 1, span.length()).filter(|_| sessions > 1);
         (rate(due), rate(sent))
-    }
-}
-
-/// The row of a rank that served nothing. It has no histogram: there may be thousands of such ranks.
-fn idle(place: Place) -> PlaceRow {
-    PlaceRow {
-        place,
-        turns: 0,
-        prompt_tokens: None,
-        cached_tokens: None,
-        hit_rate: None,
-        output_tokens: None,
-        ttft_ms: None,
-        ttft_us: None,
     }
 }
 

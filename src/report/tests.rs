@@ -11,7 +11,7 @@ use crate::profile::{
     Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
     RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };
-use crate::record::{EndedBy, Failure, Gap, Marks, Outcome, Place, PlaceSource, TurnId, TurnRecord};
+use crate::record::{EndedBy, Failure, Gap, Marks, Outcome, Place, PlaceSource, ServerTimes, TurnId, TurnRecord};
 use crate::units::Rank;
 
 const ONE: NonZeroU32 = NonZeroU32::MIN;
@@ -45,6 +45,7 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             headers: BTreeMap::from([("Authorization".into(), "Bearer secret".into())]),
             ca_file: None,
             insecure: false,
+            place_field: None,
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },
@@ -90,6 +91,7 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             prompt_tokens: 100 * turns,
             output_tokens: 4 * turns,
             distinct_prompts: turns,
+            router_key: None,
             oracle: Oracle::default(),
         },
         // A page larger than any prompt here: these tests are not about cold starts.
@@ -228,11 +230,41 @@ fn a_report_reads_back_and_hides_secrets() {
 fn the_keys_of_run_json_are_those_of_the_design() {
     let json = serde_json::to_value(report(&[served(0, 0, 0, 0)])).unwrap();
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
-    insta::assert_snapshot!(keys(&json), @"affinity client ended_by histograms manifest metrics ranks schema server state totals validity windows workload");
+    insta::assert_snapshot!(keys(&json), @"affinity client ended_by histograms manifest metrics ranks schema server state totals ttft_split validity windows workload");
     insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms icl_ms input_throughput itl_ms output_throughput request_throughput total_throughput tpot_ms ttft_from_due_ms ttft_ms");
-    insta::assert_snapshot!(keys(&json["affinity"]), @"attribution key_by keys keys_per_rank load_cv load_max_over_mean off_majority_turns sessions spilled split_examples split_sessions stickiness zero_hit_share");
+    insta::assert_snapshot!(keys(&json["affinity"]), @"attribution by_cached by_popularity by_turn hot_keys key_by keys keys_per_rank load_cv load_max_over_mean off_majority_per_rank off_majority_turns sessions sides spilled split_examples split_sessions stickiness zero_hit_share");
     insta::assert_snapshot!(keys(&json["client"]), @"cap_wait_ms connections cpu_cores in_flight littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
     insta::assert_snapshot!(keys(&json["totals"]), @"cached_above_prompt_turns cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped");
+}
+
+#[test]
+fn the_parts_of_ttft_are_those_that_the_server_tells_and_the_rest() {
+    let all = ServerTimes {
+        intake_us: Some(5_000),
+        queue_us: Some(20_000),
+        prefill_us: Some(60_000),
+        return_us: Some(10_000),
+    };
+    let some = ServerTimes { queue_us: Some(30_000), ..ServerTimes::default() };
+    let turns = [Some(all), Some(some), None].map(|server_times| TurnRecord { server_times, ..served(0, 0, 0, 0) });
+    let split = report(&turns).ttft_split.unwrap();
+    assert_eq!(split.turns, 2);
+    assert_eq!((split.intake_ms.unwrap().mean, split.queue_ms.unwrap().mean), (5.0, 25.0));
+    assert_eq!((split.prefill_ms.unwrap().mean, split.return_ms.unwrap().count), (60.0, 1));
+    // 100 ms to the first token, 95 of them in the server; of the other turns the rest is unknown.
+    assert_eq!((split.outside_ms.unwrap().mean, split.outside_ms.unwrap().count), (5.0, 1));
+    assert_eq!(report(&turns[2..]).ttft_split, None);
+}
+
+#[test]
+fn places_that_are_learned_after_the_run_give_the_report_that_they_would_have_given_in_it() {
+    let known = [served(0, 0, 0, 0), served(1, 869, 1, 90), failed(2)];
+    let hidden = known.clone().map(|turn| TurnRecord { place: None, place_source: None, ..turn });
+    let before = report(&hidden);
+    assert!(before.ranks.is_empty() && before.affinity.attribution.reason.is_some());
+    let mut attributing = Attributing::new(before);
+    known.iter().for_each(|turn| attributing.add(turn));
+    assert_eq!(attributing.finish(None), report(&known));
 }
 
 #[test]
@@ -243,6 +275,21 @@ fn live_figures_are_those_of_the_report() {
     let live = accumulator.live();
     assert_eq!((live.complete, live.failed, live.output_tokens), (1, 1, 4));
     assert_eq!((live.ttft_p50_ms, live.ttft_p99_ms, live.hit_rate), (Some(100.0), Some(100.0), Some(0.9)));
+}
+
+/// A rank, a node or a pair.
+fn place(rank: u16, at: u64) -> Place {
+    match at % 3 {
+        0 => Place::Rank(Rank(rank)),
+        1 => Place::node("w".into(), Some(rank.into())),
+        _ => Place::Pair { prefill: format!("p{}", rank % 2), decode: format!("d{rank}") },
+    }
+}
+
+/// Not all spans, and not always.
+fn times(at: u64) -> ServerTimes {
+    let us = |part: u64| u32::try_from(at * part).ok();
+    ServerTimes { queue_us: us(1), prefill_us: us(3).filter(|_| at.is_multiple_of(2)), ..ServerTimes::default() }
 }
 
 fn any_turn() -> impl Strategy<Value = (TurnRecord, usize)> {
@@ -269,7 +316,10 @@ fn any_turn() -> impl Strategy<Value = (TurnRecord, usize)> {
                 turn,
                 outcome,
                 cached_tokens,
-                place: rank.map(|rank| Place::Rank(Rank(rank))),
+                place: rank.map(|rank| place(rank, at)),
+                place_source: rank
+                    .map(|_| if at.is_multiple_of(2) { PlaceSource::MetaInfo } else { PlaceSource::WorkerId }),
+                server_times: (at % 5 > 0).then(|| times(at)),
                 reused_connection: Some(at % 2 == 0),
                 gaps: gaps.into_iter().map(|(us, tokens)| Gap { us, tokens }).collect(),
                 ..served(session, at, 0, 0)
@@ -290,7 +340,11 @@ proptest! {
     ) {
         let marks = Marks { full: full.map(Micros), last_start: last_start.map(Micros) };
         let empty = || {
-            let mut accumulator = Accumulator::new(context(5, planned));
+            let mut context = context(5, planned);
+            context.manifest.spec.workload.popularity = Popularity::Zipf(1.0);
+            // Some turns are cold, and some are not.
+            context.server.page_tokens = Some(50);
+            let mut accumulator = Accumulator::new(context);
             accumulator.mark(marks);
             accumulator
         };

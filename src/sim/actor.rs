@@ -179,6 +179,8 @@ struct Request {
     updates: mpsc::UnboundedSender<Update>,
     key: Option<String>,
     rank: u16,
+    /// Model time.
+    arrived: Duration,
     is_running: bool,
 }
 
@@ -242,7 +244,7 @@ impl Actor {
         };
         updates.send(Update::Routed { dispatch, at }).ok();
         let Submission { id, key, .. } = submission;
-        self.requests.insert(id, Request { updates, key, rank: dispatch.rank.0, is_running: false });
+        self.requests.insert(id, Request { updates, key, rank: dispatch.rank.0, arrived: at, is_running: false });
         if self.step_end.is_none() {
             self.begin_step(at);
         }
@@ -271,6 +273,8 @@ impl Actor {
                     self.queue_seconds[usize::from(rank)].observe(seconds, 1);
                     if let Some(request) = self.requests.get_mut(&job) {
                         request.is_running = true;
+                        // A step that waited for this arrival began with it, after the end of the one before.
+                        let at = request.arrived + queued;
                         request.updates.send(Update::Admitted { cached, queued, at }).ok();
                     }
                 }

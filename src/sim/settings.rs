@@ -27,6 +27,8 @@ pub struct Settings {
     pub time_scale: f64,
     /// The served model's name.
     pub model: String,
+    /// Whether the usage of the OpenAI routes tells cached tokens (SGLang's `--enable-cache-report`).
+    pub cache_report: bool,
 }
 
 /// Settings that make no server.
@@ -68,6 +70,7 @@ impl From<Preset> for Settings {
             offline: vec![],
             time_scale: 1.0,
             model: "gspbench-sim".to_owned(),
+            cache_report: true,
         }
     }
 }

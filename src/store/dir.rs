@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::{Detail, MARKDOWN, METRICS, REQUESTS, RUN, RequestLog, StoreError};
+use super::{Detail, MARKDOWN, METRICS, REQUESTS, RUN, RequestLog, Rewriting, StoreError};
 use crate::report::RunReport;
 
 /// Where results go when no one says otherwise, in the current directory.
@@ -25,6 +25,12 @@ impl RunDir {
     /// When the directory exists already or cannot be created.
     pub fn create(path: Option<&Path>, label: &str) -> Result<Self, StoreError> {
         Ok(Self { path: create(path, label)? })
+    }
+
+    /// The directory of a run that has ended, to add to it what has become known since.
+    #[must_use]
+    pub fn of_finished(path: &Path) -> Self {
+        Self::at(if path.is_dir() { path } else { path.parent().unwrap_or(path) }.to_owned())
     }
 
     pub(super) fn at(path: PathBuf) -> Self {
@@ -48,6 +54,14 @@ impl RunDir {
     /// When the file cannot be created.
     pub fn request_log(&self, detail: Detail) -> Result<RequestLog, StoreError> {
         RequestLog::create(&self.path.join(REQUESTS), detail)
+    }
+
+    /// Opens `requests.jsonl` for being replaced by the same turns with more known of them.
+    ///
+    /// # Errors
+    /// When the file beside it cannot be created.
+    pub fn rewrite_requests(&self) -> Result<Rewriting, StoreError> {
+        Rewriting::of(&self.path.join(REQUESTS))
     }
 
     /// Writes `run.json`, replacing an earlier state of the same run.

@@ -51,3 +51,48 @@ impl RequestLog {
             .map_err(StoreError::write(&self.path))
     }
 }
+
+/// A second `requests.jsonl` beside the first one, which it replaces when it is whole.
+#[derive(Debug)]
+pub struct Rewriting {
+    file: std::io::BufWriter<File>,
+    path: PathBuf,
+    beside: PathBuf,
+}
+
+impl Rewriting {
+    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".tmp");
+        let beside = PathBuf::from(beside);
+        let file = File::create(&beside).map_err(StoreError::write(&beside))?;
+        Ok(Self { file: std::io::BufWriter::new(file), path: path.to_owned(), beside })
+    }
+
+    /// Appends one turn, with all that is known of it.
+    ///
+    /// # Errors
+    /// When the line cannot be written; the first file stays.
+    pub fn append(&mut self, turn: &TurnRecord) -> Result<(), StoreError> {
+        serde_json::to_writer(&mut self.file, turn)
+            .map_err(std::io::Error::from)
+            .and_then(|()| self.file.write_all(b"\n"))
+            .map_err(StoreError::write(&self.beside))
+    }
+
+    /// Puts the second file in the place of the first.
+    ///
+    /// # Errors
+    /// When that cannot be done; the first file stays.
+    pub fn finish(mut self) -> Result<(), StoreError> {
+        self.file.flush().map_err(StoreError::write(&self.beside))?;
+        std::fs::rename(&self.beside, &self.path).map_err(StoreError::write(&self.path))
+    }
+}
+
+impl Drop for Rewriting {
+    /// What was not finished leaves nothing behind.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.beside);
+    }
+}

@@ -12,7 +12,7 @@ mod read;
 pub use dir::RunDir;
 pub use error::StoreError;
 pub use experiment::{Block, BlockState, Experiment, ExperimentDir};
-pub use log::{Detail, RequestLog};
+pub use log::{Detail, RequestLog, Rewriting};
 pub use read::{Records, read_blocks, read_experiment, read_records, read_run};
 
 const RUN: &str = "run.json";

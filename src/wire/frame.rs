@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::{Length, Loose, Text, count};
+use super::json::{Length, Loose, Number, Text, count};
+use super::place::{Spans, Stamps, Workers};
 
 /// What one event says.
 #[derive(Debug, Default, PartialEq)]
@@ -31,6 +32,10 @@ pub struct Frame<'a> {
     pub reasoning_tokens: Option<u32>,
     /// The data-parallel rank that served the request.
     pub dp_rank: Option<u16>,
+    /// Dynamo's workers.
+    pub workers: Option<Workers>,
+    /// Where the server says that the time to first token went.
+    pub spans: Spans,
     /// The id that the server gave the request.
     pub id: Option<Cow<'a, str>>,
     pub model: Option<Cow<'a, str>>,
@@ -69,6 +74,10 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
         frame.cached_tokens = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
         frame.reasoning_tokens =
             usage.completion_tokens_details.and_then(|details| details.reasoning_tokens).or(usage.reasoning_tokens);
+    }
+    if let Some(nvext) = chunk.nvext {
+        frame.workers = Workers::told_in(&nvext);
+        frame.spans = Spans::told_in(&nvext);
     }
     if let Some(details) = chunk.sglext.and_then(|ext| ext.cached_tokens_details) {
         frame.cached_tokens =
@@ -111,14 +120,40 @@ pub fn parse_generate(data: &[u8]) -> Result<Frame<'_>, FrameError> {
         listed_ids: chunk.output_ids.map(|Length(ids)| ids),
         ..Frame::default()
     };
-    let Some(meta) = chunk.meta_info else { return Ok(frame) };
-    frame.has_choice = true;
+    if let Some(meta) = chunk.meta_info {
+        frame.has_choice = true;
+        add_meta_info(&mut frame, meta);
+    }
+    Ok(frame)
+}
+
+/// Reads a line of SGLang's request log (`--export-metrics-to-file`): the `meta_info` of one reply, streamed or not and of
+/// any route, beside the parameters of its request. It tells the rank also where the reply did not.
+///
+/// # Errors
+/// As [`parse_openai`].
+pub fn parse_export(line: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let mut frame = Frame::default();
+    add_meta_info(&mut frame, serde_json::from_slice(line)?);
+    Ok(frame)
+}
+
+fn add_meta_info<'a>(frame: &mut Frame<'a>, meta: MetaInfo<'a>) {
     frame.id = meta.id.and_then(|id| id.0);
     frame.prompt_tokens = meta.prompt_tokens;
     frame.completion_tokens = meta.completion_tokens;
     frame.cached_tokens = meta.cached_tokens;
     frame.reasoning_tokens = meta.reasoning_tokens;
     frame.dp_rank = meta.dp_rank;
+    let number = |number: Option<Number>| number.and_then(|number| number.0);
+    let stamps = Stamps {
+        received: number(meta.request_received_ts),
+        queue: number(meta.queue_time),
+        entered: number(meta.forward_entry_time),
+        prefilled: number(meta.prefill_finished_time),
+        sent: number(meta.response_sent_to_client_ts),
+    };
+    frame.spans = stamps.spans();
     if let Some(finish) = meta.finish_reason {
         if frame.error.is_none() {
             let message = finish.message.filter(|_| finish.kind.0 == "abort").map(|text| text.0.into_owned());
@@ -127,7 +162,6 @@ pub fn parse_generate(data: &[u8]) -> Result<Frame<'_>, FrameError> {
         }
         frame.finish = Some(finish.kind.into());
     }
-    Ok(frame)
 }
 
 /// What SGLang says it stopped at when the logits were no numbers: the text before it is noise.
@@ -169,6 +203,7 @@ struct Chunk<'a> {
     choices: Option<Vec<Option<Choice<'a>>>>,
     usage: Option<Usage>,
     sglext: Option<SglExt>,
+    nvext: Option<Value>,
     error: Option<Value>,
 }
 
@@ -276,6 +311,11 @@ struct MetaInfo<'a> {
     reasoning_tokens: Option<u32>,
     #[serde(default, deserialize_with = "count")]
     dp_rank: Option<u16>,
+    queue_time: Option<Number>,
+    forward_entry_time: Option<Number>,
+    prefill_finished_time: Option<Number>,
+    request_received_ts: Option<Number>,
+    response_sent_to_client_ts: Option<Number>,
 }
 
 #[derive(Deserialize)]

@@ -94,6 +94,60 @@ fn whole(count: f64) -> Option<u64> {
     (count.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&count)).then_some(count as u64)
 }
 
+/// A number where it is one; anything else is of no interest and no reason to give the event up.
+pub(super) struct Number(pub(super) Option<f64>);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::IgnoredAny;
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("anything")
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Number, E> {
+                Ok(Number(Some(number)))
+            }
+
+            #[expect(clippy::cast_precision_loss, reason = "seconds and milliseconds stay below 2^53")]
+            fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
+                Ok(Number(Some(number as f64)))
+            }
+
+            #[expect(clippy::cast_precision_loss, reason = "seconds and milliseconds stay above −2^53")]
+            fn visit_i64<E>(self, number: i64) -> Result<Number, E> {
+                Ok(Number(Some(number as f64)))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Number, E> {
+                Ok(Number(None))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Number, E> {
+                Ok(Number(None))
+            }
+
+            fn visit_unit<E>(self) -> Result<Number, E> {
+                Ok(Number(None))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Number, A::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Number(None))
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Number, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Number(None))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
 /// The length of a list of anything.
 pub(super) struct Length(pub(super) u32);
 

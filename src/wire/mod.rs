@@ -2,10 +2,12 @@
 
 pub mod frame;
 mod json;
+mod place;
 mod prometheus;
 mod sse;
 mod template;
 
+pub use place::{Spans, Worker, Workers};
 pub use prometheus::{Exposition, Sample};
 pub use sse::SseDecoder;
 pub use template::OpenAiEvents;

@@ -10,6 +10,7 @@ mod oracle;
 mod placement;
 mod plan;
 mod prompt;
+mod router_key;
 #[cfg(test)]
 mod sample;
 mod seed;
@@ -21,8 +22,9 @@ pub use oracle::{Aliasing, Observed, Observing, Reuse, RoundRobin, aliasing, ide
 pub use placement::Placement;
 pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
 pub use prompt::{Message, Prompt, Prompter, Role};
+pub use router_key::{RouterKey, RouterRule};
 pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
 
 /// What later stages need of a profile's words, so that they need no other room for them.
-pub use crate::profile::{Api, ChatLayout, Length, Pacing, PromptAs, RequestSpec};
+pub use crate::profile::{Api, ChatLayout, Length, Pacing, PlaceField, PromptAs, RequestSpec};
 pub use crate::text::JOINT;

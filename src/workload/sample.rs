@@ -39,6 +39,7 @@ pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
             headers: std::collections::BTreeMap::new(),
             ca_file: None,
             insecure: false,
+            place_field: None,
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: count(32) },

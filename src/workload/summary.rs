@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::oracle::{Aliasing, Reuse, RoundRobin, aliasing, cold_ranks, ideal, round_robin};
 use super::placement::Placement;
 use super::plan::{Plan, SessionPlan, Totals, precise};
+use super::prompt::Prompter;
+use super::router_key::RouterKey;
 use crate::profile::{KeyScope, Length, Order, Pacing, RunSpec};
 
 /// All that `gspbench plan` shows.
@@ -35,6 +37,8 @@ pub struct PlanSummary {
     pub round_robin: RoundRobin,
     pub working_set: WorkingSet,
     pub run_time: RunTime,
+    /// What a router that looks at the prompt makes of it; absent where none does.
+    pub router_key: Option<RouterKey>,
     pub warnings: Vec<PlanWarning>,
 }
 
@@ -89,15 +93,20 @@ pub enum PlanWarning {
     IdleRanks { idle: u64, ranks: u32 },
     /// One rank has many more turns than the mean.
     HotRank { rank: u32, over_mean: f64 },
+    /// Keys of sessions send the sessions of a group to several ranks, each of which reads the group's prompt.
+    GroupsScattered { cold_pairs: u64, groups: u64 },
+    /// A router that takes its key from the prompt sees one key, or another one in each turn.
+    RouterKey { key: RouterKey },
     /// Round robin may keep step with the sessions.
     Aliasing { cycle: Aliasing, ranks: u32 },
 }
 
 impl PlanSummary {
-    /// Sums up `plan`, made from `spec`. `preferred` says which of the ranks `0..server.ranks` a key goes to when nothing
-    /// is loaded.
+    /// Sums up the plan of `prompter`, made from `spec`. `preferred` says which of the ranks `0..server.ranks` a key goes to
+    /// when nothing is loaded.
     #[must_use]
-    pub fn new(spec: &RunSpec, plan: &Plan, cost: StepCost, preferred: impl Fn(&str) -> usize) -> Self {
+    pub fn new(spec: &RunSpec, prompter: &Prompter, cost: StepCost, preferred: impl Fn(&str) -> usize) -> Self {
+        let plan = &**prompter.plan();
         let ranks = spec.server.ranks.get();
         let placement = Placement::new(plan, ranks, preferred);
         let in_flight = in_flight(spec, plan, cost);
@@ -134,6 +143,7 @@ impl PlanSummary {
             round_robin,
             working_set,
             run_time,
+            router_key: RouterKey::of(prompter),
             warnings: Vec::new(),
         };
         summary.warnings = summary.warn(plan);
@@ -155,6 +165,13 @@ impl PlanSummary {
             }),
         }
         warnings.extend(self.placement.iter().flat_map(Placement::warnings));
+        let scattered = self.placement.as_ref().map(|placement| placement.expected.cold_pairs);
+        let scattered = scattered.filter(|pairs| self.key_by == KeyScope::Session && *pairs > self.totals.groups);
+        warnings.extend(
+            scattered.map(|cold_pairs| PlanWarning::GroupsScattered { cold_pairs, groups: self.totals.groups }),
+        );
+        let router_key = self.router_key.filter(|key| key.collapses() || !key.is_stable);
+        warnings.extend(router_key.map(|key| PlanWarning::RouterKey { key }));
         let limit = matches!(self.pacing, Pacing::Closed { .. }).then_some(self.in_flight);
         let cycles = aliasing(plan, limit, self.ranks).into_iter();
         warnings.extend(cycles.map(|cycle| PlanWarning::Aliasing { cycle, ranks: self.ranks }));

@@ -45,18 +45,18 @@ impl Sim {
 }
 
 /// Runs gspbench, which must end well, and gives its standard output.
-fn gspbench(args: &[&str], dir: &Path) -> String {
+pub(crate) fn gspbench(args: &[&str], dir: &Path) -> String {
     let output = Command::new(GSPBENCH).args(args).current_dir(dir).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn json(path: &Path) -> Value {
+pub(crate) fn json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

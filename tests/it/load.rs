@@ -53,6 +53,7 @@ fn context(spec: &RunSpec, plan: &workload::Plan) -> Context {
             prompt_tokens: totals.prompt_tokens,
             output_tokens: totals.output_tokens,
             distinct_prompts: totals.distinct_prompts,
+            router_key: None,
             oracle: Oracle::default(),
         },
         server: ServerFacts::default(),

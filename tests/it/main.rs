@@ -1,6 +1,10 @@
 //! The one integration-test binary. `#[cfg(test)]` is always true here; it lets clippy see that helpers are test code too.
 
 #[cfg(test)]
+mod attribution;
+#[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod captures;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gspbench::client::{Client, Settings, Shape, Trust};
+use gspbench::client::{Asks, Client, Settings, Shape, Trust};
 use gspbench::clock::Clock;
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Context};
@@ -40,7 +40,13 @@ impl Sender {
         let minute = Duration::from_secs(60);
         let settings = Settings {
             url: gspbench::target::join(base, route),
-            shape: Shape { request, model: None, key_field: Some("routing_key".into()), continuous_usage: true },
+            shape: Shape {
+                request,
+                model: None,
+                key_field: Some("routing_key".into()),
+                continuous_usage: true,
+                asks: Asks::default(),
+            },
             key_headers: vec!["x-session-id".into()],
             headers: BTreeMap::new(),
             api_key: None,

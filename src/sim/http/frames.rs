@@ -193,6 +193,7 @@ fn usage(flight: &Flight, cached: Cached, with_nulls: bool) -> String {
     let (prompt, completion) = (flight.ask.prompt.len(), flight.tokens);
     let total = prompt + completion as usize;
     let details = match cached {
+        Cached::Told if !flight.app.settings.cache_report => "null".to_owned(),
         Cached::Told => format!(r#"{{"cached_tokens":{}}}"#, flight.cached),
         Cached::Hidden => "null".to_owned(),
     };

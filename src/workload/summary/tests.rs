@@ -13,7 +13,8 @@ const COST: StepCost = StepCost {
 /// Keys dealt out by their last hex digit.
 fn summary(spec: &RunSpec) -> PlanSummary {
     let plan = plan(spec, &Vocabulary::words()).unwrap();
-    PlanSummary::new(spec, &plan, COST, |key| usize::from(key.as_bytes()[16] % 8))
+    let prompter = Prompter::new(plan.into(), Vocabulary::words().into());
+    PlanSummary::new(spec, &prompter, COST, |key| usize::from(key.as_bytes()[16] % 8))
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! What the complete turns of one place add up to.
+//! What the complete turns of one place, or of any other part of a run, add up to.
 
 use super::latency::millis;
 use super::ratio;
 use super::shape::PlaceRow;
 use super::tally::{add, sum};
 use crate::record::{Place, TurnRecord};
-use crate::stats::Distribution;
+use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct PlaceTally {
+pub(super) struct Slice {
     turns: u64,
     prompt_tokens: Option<u64>,
     covered_prompt_tokens: u64,
@@ -18,7 +18,7 @@ pub(super) struct PlaceTally {
     ttft: Distribution,
 }
 
-impl PlaceTally {
+impl Slice {
     pub(super) fn add(&mut self, turn: &TurnRecord) {
         self.turns += 1;
         add(&mut self.prompt_tokens, turn.prompt_tokens);
@@ -42,21 +42,37 @@ impl PlaceTally {
         self.ttft.merge(ttft);
     }
 
+    pub(super) fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+        self.prompt_tokens
+    }
+
+    pub(super) fn cached_tokens(&self) -> Option<u64> {
+        self.cached_tokens
+    }
+
+    /// None also where turns report more than can be.
+    pub(super) fn hit_rate(&self) -> Option<f64> {
+        ratio(self.cached_tokens?, self.covered_prompt_tokens).filter(|rate| *rate <= 1.0)
+    }
+
+    pub(super) fn ttft_ms(&self) -> Option<Summary> {
+        millis(&self.ttft)
+    }
+
     pub(super) fn row(&self, place: Place) -> PlaceRow {
-        let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = self;
-        let (turns, prompt_tokens, cached_tokens, output_tokens) =
-            (*turns, *prompt_tokens, *cached_tokens, *output_tokens);
         PlaceRow {
             place,
-            turns,
-            prompt_tokens,
-            cached_tokens,
-            hit_rate: cached_tokens
-                .and_then(|cached| ratio(cached, *covered_prompt_tokens))
-                .filter(|rate| *rate <= 1.0),
-            output_tokens,
-            ttft_ms: millis(ttft),
-            ttft_us: (ttft.count() > 0).then(|| ttft.encode()),
+            turns: self.turns,
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.cached_tokens,
+            hit_rate: self.hit_rate(),
+            output_tokens: self.output_tokens,
+            ttft_ms: self.ttft_ms(),
+            ttft_us: (self.ttft.count() > 0).then(|| self.ttft.encode()),
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use proptest::prelude::*;
 
+use super::trail::EXAMPLES;
 use super::*;
 use crate::record::{Outcome, TurnId};
 use crate::units::{Micros, Rank};
 
 fn follow(key_by: KeyScope) -> Follow {
-    Follow { key_by, api: Api::Generate, turns: 16 }
+    Follow { key_by, api: Api::Generate, turns: 16, place_field: None, slack: 64, is_skewed: true }
 }
 
 fn turn(session: u32, turn: u32, rank: Option<u16>) -> TurnRecord {
@@ -38,7 +39,9 @@ fn stickiness_counts_neighbours_of_known_place_only() {
     assert_eq!((affinity.stickiness, affinity.split_sessions), (Some(0.5), Some(1)));
     assert_eq!(affinity.zero_hit_share, Some(0.75));
     assert_eq!(affinity.off_majority_turns, Some(2));
-    assert_eq!(affinity.split_examples[0].places.len(), 2);
+    let path = [Some(1), Some(1), Some(0), None, Some(0)].map(|rank| rank.map(|rank| Place::Rank(Rank(rank))));
+    assert_eq!(affinity.split_examples[0].places, path);
+    assert_eq!(affinity.off_majority_per_rank, [0, 2, 0], "of two places with as many turns the first is the main one");
     assert_eq!((affinity.attribution.known, affinity.attribution.turns), (4, 5));
 }
 
@@ -73,7 +76,7 @@ fn a_session_that_is_whole_is_only_counted() {
         tally
     };
     let tally = of(KeyScope::Session, 300);
-    assert!(tally.sessions.is_empty() && tally.keys.is_empty() && tally.whole.examples.len() == EXAMPLES);
+    assert!(tally.sessions.is_empty() && tally.keys.len() == 0 && tally.whole.examples.len() == EXAMPLES);
     let affinity = tally.finish(&loads());
     assert_eq!((affinity.sessions, affinity.keys, affinity.split_sessions), (300, Some(300), Some(100)));
     assert_eq!((affinity.off_majority_turns, affinity.stickiness), (Some(100), Some(0.666667)));
@@ -88,6 +91,63 @@ fn a_key_of_a_single_turn_is_where_that_turn_was() {
     (0..4).for_each(|session| tally.add(&turn(session, 0, Some(u16::from(session == 0)))));
     let affinity = tally.finish(&loads());
     assert_eq!((affinity.keys, affinity.off_majority_turns, affinity.keys_per_rank), (Some(4), Some(0), vec![3, 1, 0]));
+}
+
+#[test]
+fn hot_keys_come_first_with_their_places() {
+    let keyed = |key: &str, rank| TurnRecord { key: Some(key.into()), ..turn(0, 0, rank) };
+    let mut turns: Vec<_> = (0..9).map(|n| keyed(&format!("k{n}"), Some(0))).collect();
+    turns.extend([keyed("k7", Some(1)), keyed("k7", Some(1)), keyed("k7", None)]);
+    let hot = of(&turns).finish(&loads()).hot_keys;
+    assert_eq!(hot.iter().map(|hot| &*hot.key).collect::<Vec<_>>(), ["k7", "k0", "k1", "k2", "k3"]);
+    assert_eq!((hot[0].turns, hot[0].share, hot[0].places, hot[0].off_majority_turns), (4, 0.333333, 2, 1));
+    assert_eq!(hot[0].main_place, Some(Place::Rank(Rank(1))));
+}
+
+#[test]
+fn turns_are_told_apart_by_number_by_what_they_found_and_by_the_popularity_of_their_group() {
+    let in_group = |group, at, cached| TurnRecord {
+        group,
+        cached_tokens: cached,
+        prompt_tokens: Some(1_000),
+        sent_us: Some(Micros(0)),
+        first_us: Some(Micros(u64::from(at + 1) * 1_000)),
+        ..turn(0, at, None)
+    };
+    let turns = [
+        in_group(0, 0, Some(64)),
+        in_group(0, 1, Some(65)),
+        in_group(1, 2, Some(900)),
+        in_group(2, 3, None),
+        in_group(3, 4, Some(0)),
+    ];
+    let affinity = of(&turns).finish(&[]);
+    let counts = |bands: &[Band]| bands.iter().map(|band| (band.from, band.to, band.turns)).collect::<Vec<_>>();
+    assert_eq!(counts(&affinity.by_turn), [(1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1)]);
+    assert_eq!(counts(&affinity.by_popularity), [(1, 1, 2), (2, 2, 1), (3, 4, 2)]);
+    assert_eq!(affinity.by_turn[2].hit_rate, Some(0.9), "of the turn that tells");
+    assert_eq!(affinity.by_turn[3].ttft_ms.unwrap().p50, 5.0);
+    let found: Vec<_> = affinity.by_cached.iter().map(|band| (band.cached, band.turns, band.share)).collect();
+    assert_eq!(found, [(Cached::Cold, 2, 0.4), (Cached::Warm, 2, 0.4), (Cached::Untold, 1, 0.2)]);
+    let mut single = AffinityTally::new(Follow { turns: 1, is_skewed: false, ..follow(KeyScope::Group) });
+    turns.iter().for_each(|turn| single.add(turn));
+    let single = single.finish(&[]);
+    assert!(single.by_turn.is_empty() && single.by_popularity.is_empty());
+}
+
+#[test]
+fn each_side_of_a_pair_moves_by_itself() {
+    let pair = |at, prefill: &str, decode: &str| TurnRecord {
+        place: Some(Place::Pair { prefill: prefill.into(), decode: decode.into() }),
+        ..turn(0, at, None)
+    };
+    let turns = [pair(0, "p0", "d0"), pair(1, "p0", "d1"), pair(2, "p0", "d1"), pair(3, "p1", "d0")];
+    let affinity = of(&turns).finish(&[]);
+    let Sides { prefill, decode } = affinity.sides.unwrap();
+    assert_eq!((prefill.moves, prefill.stickiness), (1, Some(0.666667)));
+    assert_eq!((decode.moves, decode.stickiness), (2, Some(0.333333)));
+    assert_eq!(affinity.stickiness, Some(0.333333), "of whole places");
+    assert_eq!(of(&[turn(0, 0, Some(0)), turn(0, 1, Some(1))]).finish(&[]).sides, None);
 }
 
 proptest! {

@@ -1,0 +1,149 @@
+//! What depends on where turns were served and on what their server says of them: rows by place, affinity, the split of the
+//! time to first token. Apart from the rest, since places may become known only after the run.
+
+use std::collections::BTreeMap;
+
+use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
+use super::audit;
+use super::cold;
+use super::shape::{CounterDelta, ObservedOracle, PlaceRow, RunReport};
+use super::slice::Slice;
+use super::split::{SplitTally, TtftSplit};
+use crate::profile::{Popularity, RunSpec};
+use crate::record::{CounterRole, Place, TurnRecord};
+use crate::units::Rank;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Placed {
+    places: BTreeMap<Place, Slice>,
+    affinity: AffinityTally,
+    split: SplitTally,
+}
+
+/// The parts of a report that [`Placed`] makes.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) ranks: Vec<PlaceRow>,
+    pub(super) affinity: Affinity,
+    pub(super) ttft_split: Option<TtftSplit>,
+}
+
+impl Placed {
+    pub(super) fn new(spec: &RunSpec, page_tokens: Option<u32>) -> Self {
+        let follow = Follow {
+            key_by: spec.key.by,
+            api: spec.request.api,
+            turns: spec.workload.turns.get(),
+            place_field: spec.request.place_field,
+            slack: cold::slack(page_tokens),
+            is_skewed: spec.workload.popularity != Popularity::Uniform,
+        };
+        Self { places: BTreeMap::new(), affinity: AffinityTally::new(follow), split: SplitTally::default() }
+    }
+
+    /// Adds a complete turn.
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
+        self.affinity.add(turn);
+        self.split.add(turn);
+        if let Some(place) = &turn.place {
+            self.places.entry(place.clone()).or_default().add(turn);
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self { places, affinity, split } = other;
+        for (place, slice) in places {
+            self.places.entry(place).or_default().merge(&slice);
+        }
+        self.affinity.merge(affinity);
+        self.split.merge(&split);
+    }
+
+    /// With the server's number of ranks and its counters.
+    pub(super) fn finish(&self, ranks: Option<u32>, counters: &[CounterDelta]) -> Parts {
+        let ranks = self.rows(ranks);
+        let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
+        let affinity = Affinity { spilled: simulator_spills(counters), ..self.affinity.finish(&loads) };
+        Parts { ranks, affinity, ttft_split: self.split.finish() }
+    }
+
+    /// A row a place; ranks that served nothing have one too, once any turn names its rank.
+    fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
+        let served = self.places.iter().map(|(place, slice)| (place.clone(), slice.row(place.clone())));
+        let mut rows: BTreeMap<Place, PlaceRow> = served.collect();
+        if rows.keys().any(|place| matches!(place, Place::Rank(_))) {
+            for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()).map(Rank) {
+                rows.entry(Place::Rank(rank)).or_insert_with(|| idle(Place::Rank(rank)));
+            }
+        }
+        rows.into_values().collect()
+    }
+}
+
+/// The row of a rank that served nothing. It has no histogram: there may be thousands of such ranks.
+fn idle(place: Place) -> PlaceRow {
+    PlaceRow {
+        place,
+        turns: 0,
+        prompt_tokens: None,
+        cached_tokens: None,
+        hit_rate: None,
+        output_tokens: None,
+        ttft_ms: None,
+        ttft_us: None,
+    }
+}
+
+/// Our own simulator counts the turns that its policy sent elsewhere than where their key belongs.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of turns; casts saturate")]
+fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
+    let spills: Vec<(Option<&Place>, f64)> = counters
+        .iter()
+        .filter(|counter| counter.role == Some(CounterRole::Spills))
+        .map(|counter| Some((counter.place.as_ref(), counter.delta?)))
+        .collect::<Option<_>>()?;
+    let turns = |spilled: f64| spilled.round() as u64;
+    let by_place = spills.iter().filter_map(|(place, spilled)| {
+        Some(SpilledAt { place: (*place)?.clone(), turns: turns(*spilled) }).filter(|at| at.turns > 0)
+    });
+    (!spills.is_empty()).then(|| Spilled {
+        turns: turns(spills.iter().map(|(_, spilled)| spilled).sum()),
+        from: "simulator".into(),
+        by_place: by_place.collect(),
+    })
+}
+
+/// Makes the parts of a saved report anew whose turns have learned their places after the run.
+#[derive(Debug)]
+pub struct Attributing {
+    report: RunReport,
+    placed: Placed,
+}
+
+impl Attributing {
+    #[must_use]
+    pub fn new(report: RunReport) -> Self {
+        let placed = Placed::new(&report.manifest.spec, report.server.page_tokens);
+        Self { report, placed }
+    }
+
+    /// Adds one turn of the run, however it ended.
+    pub fn add(&mut self, turn: &TurnRecord) {
+        if turn.outcome.is_complete() {
+            self.placed.add(turn);
+        }
+    }
+
+    /// The report with these places, judged again; `observed` is the reuse that they allow.
+    #[must_use]
+    pub fn finish(self, observed: Option<ObservedOracle>) -> RunReport {
+        let Self { mut report, placed } = self;
+        let Parts { ranks, affinity, ttft_split } = placed.finish(report.server.ranks, &report.server.counters);
+        report.workload.oracle.observed = observed;
+        report.ranks = ranks;
+        report.affinity = affinity;
+        report.ttft_split = ttft_split;
+        report.validity = audit::judge(&report);
+        report
+    }
+}

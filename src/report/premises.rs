@@ -1,0 +1,61 @@
+//! What the workload lets a router do by accident: keep step with the sessions, or take all of them for one.
+
+use super::audit::{FindingKind, Judged, Verdict, finding, percent};
+use super::ratio;
+use super::shape::RunReport;
+use crate::workload::Aliasing;
+
+/// Servers that route, if at all, by load, key or rank, and not by the head of a prompt.
+const NO_ROUTER: [&str; 6] = ["sglang", "gspbench sim", "vllm", "llama.cpp", "llamacpp", "transformers"];
+
+/// Round robin may return sessions to their rank, or to another one, by the rhythm of their arrival.
+pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {
+    let cycles = &report.workload.oracle.aliasing;
+    let is_round_robin = report.server.load_balance_method.as_deref().is_none_or(|method| method == "round_robin");
+    let expected = report.workload.oracle.round_robin.as_ref()?;
+    if cycles.is_empty() || !is_round_robin {
+        return None;
+    }
+    let multiple = |cycle: &Aliasing| match cycle {
+        Aliasing::Concurrency(sessions) => format!("{sessions} sessions in flight"),
+        Aliasing::Sessions(sessions) => format!("{sessions} sessions in all"),
+    };
+    let cycles = cycles.iter().map(multiple).collect::<Vec<_>>().join(" and ");
+    let split = report.affinity.split_sessions.and_then(|split| ratio(split, report.affinity.sessions));
+    let seen = match (split, expected.split_share) {
+        (Some(split), Some(chance)) => {
+            format!("; {} of sessions moved, by chance {} would", percent(split), percent(chance))
+        }
+        _ => String::new(),
+    };
+    let finding = finding(
+        FindingKind::Aliasing,
+        format!("{cycles}: multiples of {} ranks{seen}", expected.ranks),
+        None,
+        "round robin may keep step with the sessions: its reuse is then not that of chance",
+        "take numbers that the ranks do not divide, or compare the share of sessions that moved with that of chance",
+    );
+    Some((finding, Verdict::Valid))
+}
+
+/// A router that takes its key from the prompt's head sees one session, or one a turn.
+pub(super) fn router_key(report: &RunReport) -> Option<Judged> {
+    let key = report.workload.router_key?;
+    if report.server.kind.as_deref().is_some_and(|kind| NO_ROUTER.contains(&kind)) {
+        return None;
+    }
+    let (seen, effect, advice) = match (key.collapses(), key.is_stable) {
+        (true, _) => (
+            format!("{} is the same in all {} sessions", key.rule, key.sessions),
+            "a router that takes it for its key sends all of them to one worker",
+            "take several groups, or a router that reads a key header",
+        ),
+        (false, false) => (
+            format!("the first prompts are shorter than {}, which later turns fill", key.rule),
+            "a router that takes it for its key sees another key in each turn",
+            "take longer system prompts, or a router that reads a key header",
+        ),
+        (false, true) => return None,
+    };
+    Some((finding(FindingKind::RouterKey, seen, None, effect, advice), Verdict::Valid))
+}
