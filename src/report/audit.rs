@@ -81,6 +81,8 @@ pub enum FindingKind {
     Oddities,
     /// The program was built without optimisation.
     DebugBuild,
+    /// Another program wrote the result, and not all that a comparison needs.
+    Foreign,
 }
 
 /// A finding and whether it voids the run.

@@ -6,27 +6,34 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod bench_serving;
 mod client;
 mod cold;
 mod counters;
+mod foreign;
 mod gate;
 mod latency;
 mod metric;
 mod place_tally;
+mod placement;
 mod reconcile;
 mod redact;
 mod sample;
 mod shape;
 mod tally;
+mod timeline;
 mod windows;
 
 pub use accumulator::{Accumulator, Closing, Context, Live};
 pub use affinity::{Affinity, Attribution, Spilled, SplitSession};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
+pub use bench_serving::{Arrays, BenchServing};
 pub use cold::ColdEvidence;
+pub use foreign::Foreign;
 pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
+pub use placement::{GroupPlaces, Placement};
 pub use redact::{hide_fields, public_experiment};
 pub use sample::TurnSample;
 pub use shape::{
@@ -34,10 +41,13 @@ pub use shape::{
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
     WithFailures, WorkloadFacts,
 };
+pub use timeline::{PlaceSlices, Slice, Timeline};
 
+pub use crate::profile::RunSpec;
 pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
+pub use crate::record::PlaceLoad;
 pub use crate::record::{CounterRole, EndedBy};
-pub use crate::stats::Summary;
+pub use crate::stats::{Distribution, Summary};
 
 use crate::stats::rounded;
 use crate::units::Micros;

@@ -6,7 +6,9 @@ use super::affinity::{AffinityTally, Follow};
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
 use super::place_tally::PlaceTally;
+use super::placement::PlacementTally;
 use super::shape::{HitRate, Metrics, PlaceRow, State, Totals, Window, WithFailures};
+use super::timeline::TimelineTally;
 use super::windows::WindowTally;
 use super::{per_second, ratio};
 use crate::record::{Outcome, Place, TurnRecord};
@@ -35,6 +37,8 @@ pub(super) struct Tally {
     places: BTreeMap<Place, PlaceTally>,
     pub(super) affinity: AffinityTally,
     pub(super) beginnings: Beginnings,
+    pub(super) placement: PlacementTally,
+    pub(super) timeline: TimelineTally,
 }
 
 /// From the first request sent to the last reply ended.
@@ -95,6 +99,8 @@ impl Tally {
             places: BTreeMap::new(),
             affinity: AffinityTally::new(follow),
             beginnings: Beginnings::default(),
+            placement: PlacementTally::default(),
+            timeline: TimelineTally::default(),
         }
     }
 
@@ -163,6 +169,8 @@ impl Tally {
             self.covered_prompt_tokens += u64::from(prompt);
         }
         self.affinity.add(turn);
+        self.placement.add(turn);
+        self.timeline.add(turn);
         if let Some(place) = &turn.place {
             self.places.entry(place.clone()).or_default().add(turn);
         }
@@ -185,6 +193,8 @@ impl Tally {
             places,
             affinity,
             beginnings,
+            placement,
+            timeline,
         } = other;
         self.totals.merge(totals);
         self.covered_prompt_tokens += covered_prompt_tokens;
@@ -203,6 +213,8 @@ impl Tally {
         }
         self.affinity.merge(affinity);
         self.beginnings.merge(beginnings);
+        self.placement.merge(placement);
+        self.timeline.merge(timeline);
     }
 
     /// Planned turns of which nothing was heard were cut by the end of the run, unless it still runs.
