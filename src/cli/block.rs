@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 use super::exit::{Exit, ExitWith as _};
+use super::output_args::Lines;
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
@@ -40,6 +41,7 @@ pub(super) struct Block<'a> {
     pub name: String,
     pub shows_progress: bool,
     pub detail: Detail,
+    pub lines: &'a Lines<'a>,
     pub stop: &'a Stop,
 }
 
@@ -88,6 +90,8 @@ impl Block<'_> {
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;
+        dir.write_html(&render::html_run(&report))?;
+        self.lines.append(dir, &report)?;
         if driven.lost_sessions > 0 {
             anyhow::bail!(
                 "{} sessions ended by a fault of this program; its records lack their turns",

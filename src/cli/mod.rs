@@ -5,6 +5,7 @@ mod block;
 mod compare;
 mod descriptors;
 mod exit;
+mod export;
 mod facts;
 mod flags;
 mod gates;

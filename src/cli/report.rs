@@ -1,46 +1,33 @@
-//! `gspbench report`: renders a saved run again, finished or not.
+//! `gspbench report`: renders a saved run or experiment again, finished or not.
 
 use std::path::{Path, PathBuf};
 
 use super::exit::{Exit, ExitWith as _};
+use super::export::ExportArgs;
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Verdict};
-use crate::{render, store};
+use crate::store::{self, StoreError};
 
-/// Render a saved run
+/// Render a saved run or experiment
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArgs {
-    /// The directory that the run printed at its end
+    /// The directory that the run or the experiment printed at its end
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// How it is shown
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[command(flatten)]
+    export: ExportArgs,
 }
 
-/// The form of a document on standard output.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// For a terminal
-    #[default]
-    Table,
-    /// For a pull request on GitHub
-    Markdown,
-    /// The file itself
-    Json,
-}
-
-/// Renders the run; a void one ends with its own exit code.
+/// Renders what is there; a void run, or arms that cannot be compared, end with their own exit code.
 ///
 /// # Errors
-/// When the directory holds no run that this program can read.
+/// When the directory holds nothing that this program can read.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
-    let report = load(&args.dir)?;
-    match args.format {
-        Format::Table => say::result(&render::terminal(&render::run(&report)))?,
-        Format::Markdown => say::result(&render::markdown(&render::run(&report)))?,
-        Format::Json => say::json(&serde_json::to_string_pretty(&report)?)?,
+    if let Err(StoreError::IsExperiment(dir)) = store::read_run(&args.dir) {
+        return super::compare::experiment_as(&dir, &args.export);
     }
+    let report = load(&args.dir)?;
+    args.export.run(&args.dir, &report)?;
     Ok(match report.validity.verdict {
         Verdict::Valid => Exit::Ok,
         Verdict::Void => Exit::Void,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
 use super::gates::{GateArgs, any_fails};
-use super::output_args::OutputArgs;
+use super::output_args::{Lines, OutputArgs};
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
@@ -77,11 +77,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
     descriptors::reserve(&spec, &plan)?;
+    let lines = args.output.lines()?;
     let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
     say::notes(&args.spec.notes);
     say::notes(&moot);
     say::note(&super::facts::headline(&spec, &plan));
-    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
+    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir, lines: &lines };
     let measured = interrupt::block_on(args.output.grace, |stop| async move { job.run(&stop).await });
     // A target that was never reached leaves nothing behind.
     let Measured { report, notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
@@ -103,11 +104,12 @@ struct Job<'a> {
     vocabulary: &'a Arc<Vocabulary>,
     target: &'a Target,
     dir: &'a RunDir,
+    lines: &'a Lines<'a>,
 }
 
 impl Job<'_> {
     async fn run(self, stop: &Stop) -> anyhow::Result<Measured> {
-        let Self { args, spec, plan, vocabulary, target, dir } = self;
+        let Self { args, spec, plan, vocabulary, target, dir, lines } = self;
         let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout() };
         let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
         let block = Block {
@@ -120,6 +122,7 @@ impl Job<'_> {
             name: target.to_string(),
             shows_progress: !args.output.disable_tqdm,
             detail: args.output.detail(),
+            lines,
             stop,
         };
         let measured = Box::pin(block.run(dir)).await;
