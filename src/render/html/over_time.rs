@@ -15,7 +15,7 @@ const AREA: f64 = 140.0;
 /// Rounds that can be told from each other in one plot.
 const ROUNDS: usize = 6;
 /// Turns in a slice, on average, from which their quantiles are drawn as lines.
-const DENSE: u64 = 4;
+const DENSE: u64 = 8;
 /// Empty slices that a line goes over.
 const BRIDGED: u32 = 4;
 

@@ -80,13 +80,15 @@ fn values(contrast: &Contrast) -> impl Iterator<Item = f64> {
 fn metric(row: &MetricRow, contrast: &Contrast, x: &Scale, top: f64) -> Vec<Element> {
     let y = top + 25.0;
     let arrow = if row.better == Better::Higher { "→" } else { "←" };
+    // A ratio has no unit.
+    let name = row.label.split(" (").next().unwrap_or(&row.label);
     let class = class(contrast);
     // Lines in the strip of the dots only, so that none goes through letters.
     let mut marks: Vec<_> =
         x.ticks().into_iter().map(|tick| line((x.at(tick), y - 7.0), (x.at(tick), y + 7.0), "grid")).collect();
     marks.push(line((x.at(1.0), y - 9.0), (x.at(1.0), y + 9.0), "axis"));
     marks.extend([
-        label(LEFT, top + 13.0, "name", format!("{arrow} {}", row.label)),
+        label(LEFT, top + 13.0, "name", format!("{arrow} {name}")),
         label(RIGHT, top + 13.0, &format!("figure end {class}"), said(contrast)),
     ]);
     if let Some(Interval { low, high, .. }) = contrast.interval {
