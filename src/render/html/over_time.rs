@@ -48,7 +48,13 @@ fn figure(arm: &Arm<'_>, x: &Scale, y: &Scale) -> Figure {
         all if all == rounds => format!(", {all} rounds"),
         all => format!(", the first {rounds} of {all} rounds"),
     };
-    let says = format!("{marks}, by the time of sending{of}. Shaded: the steady window of the first.");
+    let first = shown(arm).next().map(|run| &run.report.windows.steady);
+    let shaded = match first {
+        Some(Some(_)) if rounds > 1 => " Shaded: the steady window of the first.",
+        Some(Some(_)) => " Shaded: the steady window.",
+        Some(None) | None => "",
+    };
+    let says = format!("{marks}, by the time of sending{of}.{shaded}");
     let title = format!("TTFT over time: {}", arm.name);
     if shown(arm).all(|run| run.report.timeline.slices.iter().all(|slice| slice.ttft_p50_ms.is_none())) {
         let why = "the files hold no TTFT by time: no turn completed, or an older version wrote them".to_owned();
