@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
 use super::gates::GateArgs;
-use super::output_args::OutputArgs;
+use super::output_args::{Lines, OutputArgs};
 use super::run::exit_of;
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
@@ -68,6 +68,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
+    let lines = args.output.lines()?;
     let dir =
         ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
     say::notes(&spec_args.notes);
@@ -76,7 +77,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
         say::note(&format!("warning: {doubt}"));
     }
-    let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir };
+    let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir, lines: &lines };
     let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
     // Targets that were never reached leave nothing behind.
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
@@ -96,6 +97,7 @@ struct Trial<'a> {
     spec: &'a ExperimentSpec,
     vocabulary: &'a Arc<Vocabulary>,
     dir: &'a ExperimentDir,
+    lines: &'a Lines<'a>,
 }
 
 /// The blocks that have run.
@@ -190,6 +192,7 @@ impl Trial<'_> {
             name: format!("round {}/{} {}", block.round, self.spec.rounds, arm.name),
             shows_progress: !self.args.output.disable_tqdm,
             detail: self.args.output.detail(),
+            lines: self.lines,
             stop,
         };
         Box::pin(block.run(dir)).await.with_context(|| format!("arm `{}`", arm.name))
@@ -259,5 +262,6 @@ fn conclude(
     };
     dir.write_comparison(&comparison)?;
     dir.write_markdown(&render::markdown(&render::comparison(&comparison)))?;
+    dir.write_html(&render::html_comparison(&comparison, &done.results))?;
     Ok(Some(comparison))
 }

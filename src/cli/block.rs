@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
+use super::output_args::Lines;
 use super::outside::{Outside, deltas, raw_metrics, restarted};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
@@ -38,6 +39,7 @@ pub(super) struct Block<'a> {
     pub name: String,
     pub shows_progress: bool,
     pub detail: Detail,
+    pub lines: &'a Lines<'a>,
     pub stop: &'a Stop,
 }
 
@@ -99,6 +101,8 @@ impl Block<'_> {
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;
+        dir.write_html(&render::html_run(&report))?;
+        self.lines.append(dir, &report)?;
         if driven.lost_sessions > 0 {
             anyhow::bail!(
                 "{} sessions ended by a fault of this program; its records lack their turns",

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
+use super::export::ExportArgs;
 use super::gates::GateArgs;
-use super::report::{Format, load};
-use super::say;
+use super::report::load;
 use crate::compare::{BlockResult, Comparison, Settings, compare};
 use crate::profile::ExperimentSpec;
-use crate::report::{TurnSample, metric};
-use crate::{render, store};
+use crate::report::{RunReport, TurnSample, metric};
+use crate::{profile, store};
 
-/// Compare saved runs, or the blocks of an experiment
+/// Compare saved runs, the blocks of an experiment, or results of other programs
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
-    /// The directory of one experiment, or those of at least two runs; the first run's arm is the baseline
+    /// The directory of one experiment, or those of at least two runs; the first run's arm is the baseline. Also files of
+    /// bench_serving (JSONL), `vllm bench serve` (JSON) and AIPerf (profile_export.jsonl)
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
     /// Name of the arm that the others are compared with
@@ -36,9 +37,8 @@ pub(super) struct CompareArgs {
     allow_mismatch: bool,
     #[command(flatten)]
     gates: GateArgs,
-    /// How it is shown
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[command(flatten)]
+    export: ExportArgs,
 }
 
 impl CompareArgs {
@@ -98,18 +98,28 @@ pub(super) fn turns(dir: &Path) -> Option<Vec<TurnSample>> {
 /// # Errors
 /// When a directory cannot be read, or there is nothing to pair.
 pub(super) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
-    let Blocks { results, mut settings } = match args.dirs.as_slice() {
-        [one] => experiment(one)?,
-        many => runs(many)?,
+    let mut blocks = match args.dirs.as_slice() {
+        [one] if foreign(one)?.is_none() => experiment(one)?,
+        some => runs(some)?,
     };
-    args.apply(&mut settings)?;
-    let comparison = compare(&results, &settings, &turns).exit_with(Exit::Usage)?;
-    match args.format {
-        Format::Table => say::result(&render::terminal(&render::comparison(&comparison)))?,
-        Format::Markdown => say::result(&render::markdown(&render::comparison(&comparison)))?,
-        Format::Json => say::json(&serde_json::to_string_pretty(&comparison)?)?,
+    args.apply(&mut blocks.settings)?;
+    blocks.write(&args.export)
+}
+
+/// An experiment in a form of `report`.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn experiment_as(dir: &Path, export: &ExportArgs) -> anyhow::Result<Exit> {
+    experiment(dir)?.write(export)
+}
+
+impl Blocks {
+    fn write(&self, export: &ExportArgs) -> anyhow::Result<Exit> {
+        let comparison = compare(&self.results, &self.settings, &turns).exit_with(Exit::Usage)?;
+        export.comparison(&comparison, &self.results)?;
+        Ok(exit_of(&comparison))
     }
-    Ok(exit_of(&comparison))
 }
 
 /// Unlike work, or an arm without a valid block, compares nothing; what compares may fail a gate.
@@ -141,15 +151,15 @@ fn experiment(dir: &Path) -> anyhow::Result<Blocks> {
 ///
 /// # Errors
 /// When one cannot be read, or two would be the same block, of which only one could be shown.
-fn runs(dirs: &[PathBuf]) -> anyhow::Result<Blocks> {
-    let reports = dirs.iter().map(|dir| load(dir)).collect::<anyhow::Result<Vec<_>>>()?;
+fn runs(paths: &[PathBuf]) -> anyhow::Result<Blocks> {
+    let (dirs, reports): (Vec<PathBuf>, Vec<RunReport>) = found(paths)?.into_iter().unzip();
     let arms: Vec<String> =
-        reports.iter().zip(names(dirs)).map(|(report, name)| report.manifest.arm.clone().unwrap_or(name)).collect();
+        reports.iter().zip(names(&dirs)).map(|(report, name)| report.manifest.arm.clone().unwrap_or(name)).collect();
     let homes: Vec<_> =
-        reports.iter().zip(dirs).map(|(report, dir)| Some((experiment_of(dir), report.manifest.round?))).collect();
+        reports.iter().zip(&dirs).map(|(report, dir)| Some((experiment_of(dir), report.manifest.round?))).collect();
     let rounds = number(&arms, &homes);
     let mut seen = BTreeMap::new();
-    for ((arm, round), dir) in arms.iter().zip(&rounds).zip(dirs) {
+    for ((arm, round), dir) in arms.iter().zip(&rounds).zip(&dirs) {
         if let Some(other) = seen.insert((arm, round), dir) {
             let why = format!(
                 "`{}` and `{}` are both round {round} of the arm `{arm}`: give one of them",
@@ -160,12 +170,39 @@ fn runs(dirs: &[PathBuf]) -> anyhow::Result<Blocks> {
         }
     }
     let baseline = arms.first().cloned().unwrap_or_default();
-    let blocks = rounds.into_iter().zip(arms).zip(reports).zip(dirs);
+    let blocks = rounds.into_iter().zip(arms).zip(reports).zip(&dirs);
     let results = blocks.map(|(((round, arm), report), dir)| {
-        let dir = if dir.is_dir() { Some(dir.clone()) } else { dir.parent().map(Path::to_owned) };
+        // Another program's file holds no turns of ours.
+        let dir = if report.foreign.is_some() {
+            None
+        } else if dir.is_dir() {
+            Some(dir.clone())
+        } else {
+            dir.parent().map(Path::to_owned)
+        };
         BlockResult { round, arm, report, dir }
     });
     Ok(Blocks { results: results.collect(), settings: Settings::new(&baseline) })
+}
+
+/// Each result with its path; a file of another program may hold several.
+fn found(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, RunReport)>> {
+    let mut found = vec![];
+    for path in paths {
+        match foreign(path)? {
+            Some(reports) => found.extend(reports.into_iter().map(|report| (path.clone(), report))),
+            None => found.push((path.clone(), load(path)?)),
+        }
+    }
+    Ok(found)
+}
+
+/// The results of another program that `path` holds, if it is such a file.
+fn foreign(path: &Path) -> anyhow::Result<Option<Vec<RunReport>>> {
+    // They do not say what they ran as we do: the specification of an empty profile stands there, and is not looked at.
+    let context = profile::Context { name: "foreign".to_owned(), drawn_seed: 0, compares_arms: true };
+    let spec = profile::run_spec(&profile::raw::Profile::default(), &context)?;
+    store::read_foreign(path, &spec).exit_with(Exit::Usage)
 }
 
 /// The round of each run, by its arm and by the experiment and round that it comes from. Rounds of one experiment keep
@@ -201,14 +238,14 @@ fn experiment_of(run: &Path) -> PathBuf {
     whole.ancestors().nth(levels).unwrap_or(&whole).to_owned()
 }
 
-/// The last parts of the paths, or the paths whole where those are not all different.
-fn names(dirs: &[PathBuf]) -> Vec<String> {
-    let last = |dir: &PathBuf| dir.file_name().map(|name| name.to_string_lossy().into_owned());
-    let mut short: Vec<_> = dirs.iter().filter_map(last).collect();
-    let names = short.clone();
-    short.sort();
-    short.dedup();
-    if short.len() == dirs.len() { names } else { dirs.iter().map(|dir| dir.display().to_string()).collect() }
+/// The last parts of the paths, or the paths whole where two paths end alike. A path may come several times.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let last = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let short: BTreeMap<_, _> = paths.iter().filter_map(|path| Some((path, last(path)?))).collect();
+    let is_told_apart = |name: &String| short.values().filter(|other| *other == name).count() == 1;
+    let all = paths.iter().all(|path| short.get(path).is_some_and(is_told_apart));
+    let name = |path: &PathBuf| short.get(path).filter(|_| all).cloned().unwrap_or_else(|| path.display().to_string());
+    paths.iter().map(name).collect()
 }
 
 #[cfg(test)]

@@ -102,7 +102,6 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("time-scale", Some("X"), SERVER, Float("sim.time_scale"), "Run simulated servers X times faster than real time"),
     flag("cache-report", None, SERVER, Moot("cached tokens are always reported where the server tells them"), "Accepted for bench_serving's command lines"),
     flag("goodput", Some("SLO"), SERVER, NotBuilt, "Not built yet"),
-    flag("output-file", Some("FILE"), SERVER, NotBuilt, "Not built yet (bench_serving's JSONL)"),
 ];
 
 fn set(flag: &str, key: &str, value: impl Into<Value>) -> Override {

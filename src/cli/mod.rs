@@ -8,6 +8,7 @@ mod compare;
 mod descriptors;
 mod exit;
 mod export;
+mod export_file;
 mod facts;
 mod flags;
 mod gates;

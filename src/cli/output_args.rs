@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::store::Detail;
+use super::exit::{Exit, ExitWith as _};
+use crate::report::{Arrays, RunReport};
+use crate::store::{Detail, LineFile, RunDir};
 
 /// A year: a clock can hold that.
 const LONGEST_READY_CHECK: u64 = 365 * 86_400;
@@ -21,6 +23,9 @@ pub(super) struct OutputArgs {
     /// Also write the gaps between the frames of each turn
     #[arg(long, alias = "output_details")]
     pub output_details: bool,
+    /// Append each run to this file, as a line of SGLang's bench_serving; with --output-details, its arrays too
+    #[arg(long, alias = "output_file", value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
     /// Show no progress bar
     #[arg(long, alias = "disable_tqdm")]
     pub disable_tqdm: bool,
@@ -34,6 +39,16 @@ pub(super) struct OutputArgs {
 }
 
 impl OutputArgs {
+    /// The file of lines, opened before anything is measured.
+    ///
+    /// # Errors
+    /// When it cannot be appended to.
+    pub(super) fn lines(&self) -> anyhow::Result<Lines<'_>> {
+        let file = self.output_file.as_deref().map(LineFile::open).transpose().exit_with(Exit::Usage)?;
+        let arrays = if self.output_details { Arrays::With } else { Arrays::Without };
+        Ok(Lines { file, arrays, tag: self.tag.as_deref() })
+    }
+
     #[must_use]
     pub(super) fn detail(&self) -> Detail {
         if self.output_details { Detail::Gaps } else { Detail::Plain }
@@ -48,5 +63,25 @@ impl OutputArgs {
     #[must_use]
     pub(super) fn label<'a>(&'a self, name: &'a str) -> &'a str {
         self.tag.as_deref().unwrap_or(name)
+    }
+}
+
+/// Where every run gets a line, if that was asked for.
+#[derive(Debug)]
+pub(super) struct Lines<'a> {
+    file: Option<LineFile>,
+    arrays: Arrays,
+    tag: Option<&'a str>,
+}
+
+impl Lines<'_> {
+    /// Adds the run that `dir` holds.
+    ///
+    /// # Errors
+    /// When its turns cannot be read, or the line cannot be written.
+    pub(super) fn append(&self, dir: &RunDir, report: &RunReport) -> anyhow::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let line = super::export::bench_serving(dir.path(), report, self.arrays, self.tag)?;
+        Ok(file.append(&line)?)
     }
 }

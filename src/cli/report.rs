@@ -1,59 +1,49 @@
-//! `gspbench report`: renders a saved run again, finished or not.
+//! `gspbench report`: renders a saved run or experiment again, finished or not.
 
 use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
-use super::export::{self, ExportArgs};
+use super::export::ExportArgs;
+use super::export_file::{self, ExportFileArgs};
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Verdict};
-use crate::store::RunDir;
-use crate::{render, store};
+use crate::store::{self, RunDir, StoreError};
 
-/// Render a saved run
+/// Render a saved run or experiment
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArgs {
-    /// The directory that the run printed at its end
+    /// The directory that the run or the experiment printed at its end
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
     export: ExportArgs,
-    /// How it is shown
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[command(flatten)]
+    export_file: ExportFileArgs,
 }
 
-/// The form of a document on standard output.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// For a terminal
-    #[default]
-    Table,
-    /// For a pull request on GitHub
-    Markdown,
-    /// The file itself
-    Json,
-}
-
-/// Renders the run; a void one ends with its own exit code.
+/// Renders what is there; a void run, or arms that cannot be compared, end with their own exit code.
 ///
 /// # Errors
-/// When the directory holds no run that this program can read.
+/// When the directory holds nothing that this program can read.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
+    if let Err(StoreError::IsExperiment(dir)) = store::read_run(&args.dir) {
+        if args.export_file.is_given() {
+            let why = "--export-file: a log is joined with one run; give the directory of a block";
+            return Err(Ended::new(Exit::Usage, why).into());
+        }
+        return super::compare::experiment_as(&dir, &args.export);
+    }
     let mut report = load(&args.dir)?;
-    if args.export.is_given() {
+    if args.export_file.is_given() {
         if report.state == State::Running {
             let why = "--export-file: this run has not ended, or was killed; a log is joined with a finished run";
             return Err(Ended::new(Exit::Usage, why).into());
         }
-        let joined = export::join(&RunDir::of_finished(&args.dir), &args.export, report)?;
+        let joined = export_file::join(&RunDir::of_finished(&args.dir), &args.export_file, report)?;
         say::note(&joined.note);
         report = joined.report;
     }
-    match args.format {
-        Format::Table => say::result(&render::terminal(&render::run(&report)))?,
-        Format::Markdown => say::result(&render::markdown(&render::run(&report)))?,
-        Format::Json => say::json(&serde_json::to_string_pretty(&report)?)?,
-    }
+    args.export.run(&args.dir, &report)?;
     Ok(match report.validity.verdict {
         Verdict::Valid => Exit::Ok,
         Verdict::Void => Exit::Void,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
-use super::export::{self, ExportArgs};
+use super::export_file::{self, ExportFileArgs};
 use super::gates::{GateArgs, any_fails};
-use super::output_args::OutputArgs;
+use super::output_args::{Lines, OutputArgs};
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
@@ -25,7 +25,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     address: AddressArgs,
     #[command(flatten)]
-    export: ExportArgs,
+    export_file: ExportFileArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -80,16 +80,17 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
     descriptors::reserve(&spec, &plan)?;
+    let lines = args.output.lines()?;
     let dir = RunDir::create(args.output.out.as_deref(), args.output.label(&spec.name)).exit_with(Exit::Usage)?;
     say::notes(&args.spec.notes);
     say::notes(&moot);
     say::note(&super::facts::headline(&spec, &plan));
-    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir };
+    let job = Job { args, spec: &spec, plan, vocabulary: &vocabulary, target: &target, dir: &dir, lines: &lines };
     let measured = interrupt::block_on(args.output.grace, |stop| async move { Box::pin(job.run(&stop)).await });
     // A target that was never reached leaves nothing behind.
     let Measured { mut report, mut notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
-    if args.export.is_given() {
-        match export::join(&dir, &args.export, report.clone()) {
+    if args.export_file.is_given() {
+        match export_file::join(&dir, &args.export_file, report.clone()) {
             Ok(joined) => {
                 report = joined.report;
                 notes.push(joined.note);
@@ -116,11 +117,12 @@ struct Job<'a> {
     vocabulary: &'a Arc<Vocabulary>,
     target: &'a Target,
     dir: &'a RunDir,
+    lines: &'a Lines<'a>,
 }
 
 impl Job<'_> {
     async fn run(self, stop: &Stop) -> anyhow::Result<Measured> {
-        let Self { args, spec, plan, vocabulary, target, dir } = self;
+        let Self { args, spec, plan, vocabulary, target, dir, lines } = self;
         let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout() };
         let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
         let block = Block {
@@ -133,6 +135,7 @@ impl Job<'_> {
             name: target.to_string(),
             shows_progress: !args.output.disable_tqdm,
             detail: args.output.detail(),
+            lines,
             stop,
         };
         let measured = Box::pin(block.run(dir)).await;

@@ -105,6 +105,42 @@ fn differences(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) -
         }
     };
     equal("state", state(baseline), state(other));
+    if baseline.foreign.is_some() || other.foreign.is_some() {
+        recorded(baseline, other, &mut equal);
+    } else {
+        specified(baseline, other, &mut equal);
+    }
+    if let (Some(a), Some(b)) = (&baseline.server.model, &other.server.model) {
+        equal("model", a, b);
+    }
+    if let (Some(a), Some(b)) = (output_length(baseline), output_length(other))
+        && (a - b).abs() > OUTPUT_LENGTH * a
+    {
+        differ("mean output length", format!("{a:.1}"), format!("{b:.1}"));
+    }
+    if let (Some(a), Some(b)) = (failure_rate(baseline), failure_rate(other))
+        && (a - b).abs() > FAILURE_RATE
+    {
+        differ("failure rate", format!("{:.1} %", a * 100.0), format!("{:.1} %", b * 100.0));
+    }
+    found
+}
+
+/// Of results that this program did not measure: what both programs wrote down. What they did not is a warning of the arm.
+fn recorded(baseline: &RunReport, other: &RunReport, equal: &mut impl FnMut(&str, &str, &str)) {
+    let tool =
+        |report: &RunReport| report.foreign.as_ref().map_or("gspbench".to_owned(), |foreign| foreign.tool.clone());
+    equal("client", &tool(baseline), &tool(other));
+    let (Some(a), Some(b)) = (&baseline.foreign, &other.foreign) else { return };
+    for (field, a, b) in [("load", &a.load, &b.load), ("backend", &a.backend, &b.backend)] {
+        if let (Some(a), Some(b)) = (a, b) {
+            equal(field, a, b);
+        }
+    }
+}
+
+/// Of our own runs: what was asked for.
+fn specified(baseline: &RunReport, other: &RunReport, equal: &mut impl FnMut(&str, &str, &str)) {
     equal("digest", &baseline.workload.digest, &other.workload.digest);
     equal("client version", &baseline.manifest.version, &other.manifest.version);
     equal("debug build", yes_no(baseline.manifest.debug_build), yes_no(other.manifest.debug_build));
@@ -117,20 +153,11 @@ fn differences(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) -
     if has_history(baseline) || has_history(other) {
         equal("history", &history(baseline), &history(other));
     }
-    if let (Some(a), Some(b)) = (&baseline.server.model, &other.server.model) {
-        equal("model", a, b);
-    }
-    if let (Some(a), Some(b)) = (output_length(baseline), output_length(other))
-        && (a - b).abs() > OUTPUT_LENGTH * a
-    {
-        differ("mean output length", format!("{a:.1}"), format!("{b:.1}"));
-    }
-    if let (Some(a), Some(b)) = (baseline.totals.failure_rate(), other.totals.failure_rate())
-        && (a - b).abs() > FAILURE_RATE
-    {
-        differ("failure rate", format!("{:.1} %", a * 100.0), format!("{:.1} %", b * 100.0));
-    }
-    found
+}
+
+/// None where failures were not counted.
+fn failure_rate(report: &RunReport) -> Option<f64> {
+    report.counted("failed", report.totals.failed).and(report.totals.failure_rate())
 }
 
 fn state(report: &RunReport) -> &'static str {

@@ -34,7 +34,7 @@ fn mean_of(reports: &[&RunReport], get: impl Fn(&RunReport) -> Option<f64>) -> O
 fn pooled_latency(latency: Latency, stat: Stat, reports: &[&RunReport]) -> Option<f64> {
     let measured: Vec<_> = reports.iter().filter_map(|report| Some((*report, latency.of(&report.metrics)?))).collect();
     if let [(_, only)] = measured[..] {
-        return Some(stat.of(only));
+        return Some(stat.of(only)).filter(|value| value.is_finite());
     }
     let parts =
         measured.into_iter().map(|(report, summary)| (report.histograms.get(&latency.histogram_key()), summary));
@@ -55,6 +55,9 @@ fn merge<'a>(parts: impl Iterator<Item = (Option<&'a String>, &'a Summary)>) -> 
 /// An arm's blocks as one: `all` with their rounds, `valid` those whose numbers may be used.
 pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &[&RunReport]) -> Arm {
     let count = |get: fn(&RunReport) -> u64| all.iter().map(|(_, report)| get(report)).sum();
+    let told = |name: &str, get: fn(&RunReport) -> u64| {
+        all.iter().map(|(_, report)| report.counted(name, get(report))).sum::<Option<u64>>()
+    };
     let sum = |get: fn(&RunReport) -> Option<u64>| valid.iter().filter_map(|report| get(report)).reduce(|a, b| a + b);
     let first = |get: fn(&RunReport) -> Option<String>| all.iter().find_map(|(_, report)| get(report));
     let found = |get: fn(&RunReport) -> &[crate::report::Finding]| {
@@ -69,11 +72,11 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         load_balance_method: first(|r| r.server.load_balance_method.clone()),
         ranks_told: all.iter().find_map(|(_, report)| report.server.ranks),
         kv_tokens_total: all.iter().find_map(|(_, report)| report.server.kv_tokens_total),
-        planned: count(|r| r.totals.planned),
+        planned: told("planned", |r| r.totals.planned),
         complete: count(|r| r.totals.complete),
-        failed: count(|r| r.totals.failed),
-        cancelled: count(|r| r.totals.cancelled),
-        skipped: count(|r| r.totals.skipped),
+        failed: told("failed", |r| r.totals.failed),
+        cancelled: told("cancelled", |r| r.totals.cancelled),
+        skipped: told("skipped", |r| r.totals.skipped),
         prompt_tokens: sum(|r| r.totals.prompt_tokens),
         planned_prompt_tokens: sum(|r| r.totals.planned_prompt_tokens),
         hit_rate: HitRate {

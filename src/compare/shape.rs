@@ -64,11 +64,12 @@ pub struct Arm {
     pub ranks_told: Option<u32>,
     #[serde(default)]
     pub kv_tokens_total: Option<u64>,
-    pub planned: u64,
+    /// Null, like those below, where the program that wrote a result does not count them.
+    pub planned: Option<u64>,
     pub complete: u64,
-    pub failed: u64,
-    pub cancelled: u64,
-    pub skipped: u64,
+    pub failed: Option<u64>,
+    pub cancelled: Option<u64>,
+    pub skipped: Option<u64>,
     pub prompt_tokens: Option<u64>,
     pub planned_prompt_tokens: Option<u64>,
     /// Means over rounds, as are all ratios here.

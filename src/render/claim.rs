@@ -1,6 +1,6 @@
 //! What a comparison says in sentences: the verdict first.
 
-use super::number::{change, level, plural, whole};
+use super::number::{change, level, plural, told, whole};
 use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, Unjudged, Verdict};
 
 /// Two sentences an arm: the primary metric, then the others by their verdict and the failures.
@@ -101,7 +101,7 @@ fn rest(comparison: &Comparison, at: usize, arm: &Arm) -> String {
         .filter(|(_, labels)| !labels.is_empty())
         .map(|(word, labels)| format!("{word}: {}", labels.join(", ")))
         .collect();
-    let failed = |arm: &Arm| format!("{} of {}", whole(arm.failed), whole(arm.planned));
+    let failed = |arm: &Arm| format!("{} of {}", told(arm.failed), told(arm.planned));
     let baseline =
         comparison.arms.first().map_or(String::new(), |baseline| format!(" (baseline {})", failed(baseline)));
     let others = if said.is_empty() { String::new() } else { format!("Others: {}. ", said.join("; ")) };

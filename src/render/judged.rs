@@ -1,6 +1,6 @@
 //! The tables of a comparison: the few rows that are judged, and all the rest.
 
-use super::number::{ABSENT, change, figure, or_dash, percent, whole};
+use super::number::{ABSENT, change, figure, or_dash, percent, told, whole};
 use super::page::{Grid, Mark};
 use super::places::marked;
 use crate::compare::{Arm, ArmValue, Comparison, Contrast, Interval, MetricRow, Verdict};
@@ -28,11 +28,15 @@ pub(super) fn judged(comparison: &Comparison, baseline: &Arm, at: usize, arm: &A
         ];
         grid.row_marked(cells, mark);
     }
-    let failures = if baseline.failed + arm.failed > 0 { Mark::Bad } else { Mark::Good };
+    let failures = match (baseline.failed, arm.failed) {
+        (Some(0), Some(0)) => Mark::Good,
+        (Some(_), Some(_)) => Mark::Bad,
+        _ => Mark::Neutral,
+    };
     let plain = |label: &str, show: &dyn Fn(&Arm) -> String| {
         [label.to_owned(), show(baseline), show(arm), String::new(), String::new(), String::new()]
     };
-    grid.row_marked(plain("Failed requests", &|arm| whole(arm.failed)), failures);
+    grid.row_marked(plain("Failed requests", &|arm| told(arm.failed)), failures);
     for (label, _, show) in context(baseline, arm).into_iter().filter(|(_, is_telling, _)| *is_telling) {
         if grid.rows.len() < MOST_ROWS {
             grid.row(plain(label, &show));
@@ -97,7 +101,7 @@ fn context(baseline: &Arm, arm: &Arm) -> Vec<Context> {
         (either(|arm| arm.stickiness), ("Stickiness (%)", false, |arm| or_dash(arm.stickiness, percent))),
         (true, ("Prompt tokens planned", false, |arm| or_dash(arm.planned_prompt_tokens, whole))),
         (true, ("Prompt tokens served", false, |arm| or_dash(arm.prompt_tokens, whole))),
-        (true, ("Successful requests", false, |arm| format!("{} of {}", whole(arm.complete), whole(arm.planned)))),
+        (true, ("Successful requests", false, |arm| format!("{} of {}", whole(arm.complete), told(arm.planned)))),
     ];
     all.into_iter().filter(|(is_known, _)| *is_known).map(|(_, context)| context).collect()
 }

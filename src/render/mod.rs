@@ -6,6 +6,9 @@
 mod audit;
 mod claim;
 mod comparison;
+mod csv;
+mod hlog;
+mod html;
 mod judged;
 mod markdown;
 mod number;
@@ -17,6 +20,9 @@ mod terminal;
 mod windows;
 
 pub use comparison::comparison;
+pub use csv::{csv_comparison, csv_run};
+pub use hlog::hlog;
+pub use html::{html_comparison, html_run};
 pub use markdown::markdown;
 pub use page::{Grid, Mark, Page, Section};
 pub use plan::plan;

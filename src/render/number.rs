@@ -43,6 +43,11 @@ pub(super) fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String
     value.map_or_else(|| ABSENT.to_owned(), show)
 }
 
+/// A count; where another program wrote the result, it may not be told.
+pub(super) fn told(count: Option<u64>) -> String {
+    count.map_or_else(|| "not recorded".to_owned(), whole)
+}
+
 /// `1 turn`, `2 turns`.
 pub(super) fn plural(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", whole(count), if count == 1 { "" } else { "s" })

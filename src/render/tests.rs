@@ -99,11 +99,11 @@ fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
         load_balance_method: Some(name.into()),
         ranks_told: Some(8),
         kv_tokens_total: Some(8_400_000),
-        planned: 4_096,
+        planned: Some(4_096),
         complete: 4_096,
-        failed: 0,
-        cancelled: 0,
-        skipped: 0,
+        failed: Some(0),
+        cancelled: Some(0),
+        skipped: Some(0),
         prompt_tokens: Some(17_293_056),
         planned_prompt_tokens: Some(17_293_056),
         hit_rate: HitRate { value: Some(hit_rate), coverage: Some(1.0) },
@@ -612,7 +612,7 @@ fn a_topology_that_differs_has_its_capacity_in_the_first_table_and_no_row_beyond
 #[test]
 fn gates_doubts_and_failures_are_said() {
     let mut all = side_by_side();
-    all.arms[1].failed = 40;
+    all.arms[1].failed = Some(40);
     let with =
         WithFailures { count: 4_136, failed: 40, p50: Some(170.0), p90: Some(300.0), p95: Some(500.0), p99: None };
     all.arms[1].with_failures.insert("ttft_ms".into(), with);

@@ -177,7 +177,8 @@ impl Accumulator {
             Err(reason) => (None, Some(reason)),
         };
         let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
-        let Parts { ranks, affinity, ttft_split } = tally.placed.finish(server.ranks, &server.counters);
+        let Parts { ranks, affinity, ttft_split, placement, timeline } =
+            tally.placed.finish(server.ranks, &server.counters);
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
             own_lag_ms: millis(&tally.own_lag),
@@ -202,12 +203,15 @@ impl Accumulator {
             schema: SCHEMA,
             state,
             ended_by,
+            foreign: None,
             manifest: redacted(manifest),
             workload,
             server,
             totals,
             windows,
             metrics,
+            placement,
+            timeline,
             ranks,
             affinity,
             ttft_split,

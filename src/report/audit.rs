@@ -87,6 +87,8 @@ pub enum FindingKind {
     RouterKey,
     /// The program was built without optimisation.
     DebugBuild,
+    /// Another program wrote the result, and not all that a comparison needs.
+    Foreign,
 }
 
 /// A finding and whether it voids the run.

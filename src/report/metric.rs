@@ -132,10 +132,12 @@ impl Metric {
     /// The value in one run; none when it was not measured.
     #[must_use]
     pub fn value(&self, report: &RunReport) -> Option<f64> {
-        match self.source {
+        let value = match self.source {
             Source::Figure(get) => get(report),
             Source::Latency(latency, stat) => latency.of(&report.metrics).map(|summary| stat.of(summary)),
-        }
+        };
+        // A result of another program may lack one percentile of several.
+        value.filter(|value| value.is_finite())
     }
 
     /// The samples behind the value in one run.

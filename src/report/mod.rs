@@ -6,14 +6,17 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod bench_serving;
 mod client;
 mod cold;
 mod counters;
+mod foreign;
 mod gate;
 mod latency;
 mod load;
 mod metric;
 mod placed;
+mod placement;
 mod premises;
 mod reconcile;
 mod redact;
@@ -23,6 +26,7 @@ mod shape;
 mod slice;
 mod split;
 mod tally;
+mod timeline;
 mod told;
 mod windows;
 
@@ -31,12 +35,15 @@ pub use affinity::{
     Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
 };
 pub use audit::{Finding, FindingKind, Validity, Verdict};
+pub use bench_serving::{Arrays, BenchServing};
 pub use cold::ColdEvidence;
+pub use foreign::Foreign;
 pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
 pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use placed::Attributing;
+pub use placement::{GroupPlaces, Placement};
 pub use redact::{hide_fields, public_experiment};
 pub use sample::TurnSample;
 pub use shape::{
@@ -45,11 +52,13 @@ pub use shape::{
     WithFailures, WorkloadFacts,
 };
 pub use split::TtftSplit;
+pub use timeline::{PlaceSlices, Slice, Timeline};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
+pub use crate::profile::RunSpec;
 pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
-pub use crate::record::{CounterRole, EndedBy, Place, PlaceSource};
-pub use crate::stats::Summary;
+pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
+pub use crate::stats::{Distribution, Summary};
 
 use crate::stats::rounded;
 use crate::units::Micros;

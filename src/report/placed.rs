@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
 use super::audit;
 use super::cold;
+use super::placement::{Placement, PlacementTally};
 use super::shape::{CounterDelta, ObservedOracle, PlaceRow, RunReport};
 use super::slice::Slice;
 use super::split::{SplitTally, TtftSplit};
+use super::timeline::{Timeline, TimelineTally};
 use crate::profile::{Popularity, RunSpec};
 use crate::record::{CounterRole, Place, TurnRecord};
 use crate::units::Rank;
@@ -18,6 +20,8 @@ pub(super) struct Placed {
     places: BTreeMap<Place, Slice>,
     affinity: AffinityTally,
     split: SplitTally,
+    placement: PlacementTally,
+    timeline: TimelineTally,
 }
 
 /// The parts of a report that [`Placed`] makes.
@@ -26,6 +30,8 @@ pub(super) struct Parts {
     pub(super) ranks: Vec<PlaceRow>,
     pub(super) affinity: Affinity,
     pub(super) ttft_split: Option<TtftSplit>,
+    pub(super) placement: Placement,
+    pub(super) timeline: Timeline,
 }
 
 impl Placed {
@@ -38,25 +44,35 @@ impl Placed {
             slack: cold::slack(page_tokens),
             is_skewed: spec.workload.popularity != Popularity::Uniform,
         };
-        Self { places: BTreeMap::new(), affinity: AffinityTally::new(follow), split: SplitTally::default() }
+        Self {
+            places: BTreeMap::new(),
+            affinity: AffinityTally::new(follow),
+            split: SplitTally::default(),
+            placement: PlacementTally::default(),
+            timeline: TimelineTally::default(),
+        }
     }
 
     /// Adds a complete turn.
     pub(super) fn add(&mut self, turn: &TurnRecord) {
         self.affinity.add(turn);
         self.split.add(turn);
+        self.placement.add(turn);
+        self.timeline.add(turn);
         if let Some(place) = &turn.place {
             self.places.entry(place.clone()).or_default().add(turn);
         }
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self { places, affinity, split } = other;
+        let Self { places, affinity, split, placement, timeline } = other;
         for (place, slice) in places {
             self.places.entry(place).or_default().merge(&slice);
         }
         self.affinity.merge(affinity);
         self.split.merge(&split);
+        self.placement.merge(placement);
+        self.timeline.merge(timeline);
     }
 
     /// With the server's number of ranks and its counters.
@@ -64,7 +80,9 @@ impl Placed {
         let ranks = self.rows(ranks);
         let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
         let affinity = Affinity { spilled: simulator_spills(counters), ..self.affinity.finish(&loads) };
-        Parts { ranks, affinity, ttft_split: self.split.finish() }
+        let placement = self.placement.finish(ranks.iter().map(|row| &row.place));
+        let timeline = self.timeline.finish(ranks.iter().map(|row| &row.place));
+        Parts { ranks, affinity, ttft_split: self.split.finish(), placement, timeline }
     }
 
     /// A row a place; ranks that served nothing have one too, once any turn names its rank.
@@ -138,11 +156,14 @@ impl Attributing {
     #[must_use]
     pub fn finish(self, observed: Option<ObservedOracle>) -> RunReport {
         let Self { mut report, placed } = self;
-        let Parts { ranks, affinity, ttft_split } = placed.finish(report.server.ranks, &report.server.counters);
+        let Parts { ranks, affinity, ttft_split, placement, timeline } =
+            placed.finish(report.server.ranks, &report.server.counters);
         report.workload.oracle.observed = observed;
         report.ranks = ranks;
         report.affinity = affinity;
         report.ttft_split = ttft_split;
+        report.placement = placement;
+        report.timeline = timeline;
         report.validity = audit::judge(&report);
         report
     }

@@ -10,11 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::affinity::Affinity;
 use super::audit::Validity;
 use super::cold::ColdEvidence;
+use super::foreign::Foreign;
+use super::latency::Latency;
+use super::placement::Placement;
 use super::split::TtftSplit;
+use super::timeline::Timeline;
 use super::told::{FlushFacts, Untold};
 use crate::profile::{RunSpec, Target};
 use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
-use crate::stats::Summary;
+use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 use crate::workload::{Aliasing, RouterKey};
 
@@ -28,6 +32,9 @@ pub struct RunReport {
     pub state: State,
     /// Null while the run is under way, or when it was killed.
     pub ended_by: Option<EndedBy>,
+    /// Absent of our own runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<Foreign>,
     pub manifest: Manifest,
     pub workload: WorkloadFacts,
     pub server: ServerFacts,
@@ -40,6 +47,10 @@ pub struct RunReport {
     /// Null where no reply tells of it.
     #[serde(default)]
     pub ttft_split: Option<TtftSplit>,
+    #[serde(default)]
+    pub placement: Placement,
+    #[serde(default)]
+    pub timeline: Timeline,
     pub client: Client,
     pub validity: Validity,
     /// Name of a latency in µs, such as `ttft_us` → HDR V2 deflate, base64.
@@ -385,6 +396,15 @@ pub struct StartRate {
 pub struct InFlight {
     pub mean: Option<f64>,
     pub max: Option<u64>,
+}
+
+impl RunReport {
+    /// A latency as a distribution in µs; none when it was not measured, or its histogram cannot be read.
+    #[must_use]
+    pub fn distribution(&self, latency: Latency) -> Option<Distribution> {
+        let summary = latency.of(&self.metrics)?.scaled(1e3);
+        Distribution::decode(self.histograms.get(&latency.histogram_key())?, &summary).ok()
+    }
 }
 
 impl Manifest {

@@ -147,6 +147,10 @@ impl Distribution {
         self.max_ns = self.max_ns.max(*max_ns);
     }
 
+    pub(super) fn histogram(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
     /// Number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {

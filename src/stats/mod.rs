@@ -6,11 +6,13 @@
 mod bootstrap;
 mod distribution;
 mod failures;
+mod interval_log;
 mod mean;
 mod paired;
 
 pub use bootstrap::{Clusters, RESAMPLES, cluster_interval};
 pub use distribution::{DecodeError, Distribution, Quantile, Summary};
 pub use failures::quantile_with_failures;
+pub use interval_log::{Interval, interval_log};
 pub use mean::{exact_quantile, geometric_mean, mean, rounded, variation};
 pub use paired::{LogInterval, Standing, sign_flip_floor, sign_flip_p, smallest_effect, t_interval};

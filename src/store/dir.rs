@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::{Detail, MARKDOWN, METRICS, REQUESTS, RUN, RequestLog, Rewriting, StoreError};
+use super::{Detail, HTML, MARKDOWN, METRICS, REQUESTS, RUN, RequestLog, Rewriting, StoreError};
 use crate::report::RunReport;
 
 /// Where results go when no one says otherwise, in the current directory.
@@ -78,6 +78,14 @@ impl RunDir {
     /// When the file cannot be written.
     pub fn write_markdown(&self, text: &str) -> Result<(), StoreError> {
         replace(&self.path.join(MARKDOWN), text.as_bytes())
+    }
+
+    /// Writes `report.html`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_html(&self, text: &str) -> Result<(), StoreError> {
+        replace(&self.path.join(HTML), text.as_bytes())
     }
 
     /// Writes `metrics.prom`: first and last scrape of each address, raw.

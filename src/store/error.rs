@@ -9,6 +9,8 @@ pub enum StoreError {
     Exists(PathBuf),
     #[error("cannot create `{}` ({source}): give a folder that can be written as `--out`", path.display())]
     Create { path: PathBuf, source: std::io::Error },
+    #[error("`{}` exists already, and no file is overwritten: give another name, or remove it", .0.display())]
+    FileExists(PathBuf),
     #[error("cannot write `{}` ({source}): free some space, or give another `--out`", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot read `{}`: {source}", path.display())]
@@ -25,6 +27,10 @@ pub enum StoreError {
     Newer { path: PathBuf, schema: u32, known: u32 },
     #[error("`{}` is not what gspbench writes there: {source}", path.display())]
     Foreign { path: PathBuf, source: serde_json::Error },
+    #[error("`{}` is no run, and no result of bench_serving (JSONL), `vllm bench serve` (JSON) or AIPerf (profile_export.jsonl)", .0.display())]
+    UnknownResult(PathBuf),
+    #[error("`{}`, line {line}, is no JSON: {source}", path.display())]
+    BadResult { path: PathBuf, line: u64, source: serde_json::Error },
     #[error("`{}`, line {line}, is no record of a turn: {source}", path.display())]
     BadLine { path: PathBuf, line: u64, source: serde_json::Error },
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::dir::{create, create_exclusively, file_name, replace, write_json};
-use super::{COMPARISON, EXPERIMENT, MARKDOWN, RunDir, StoreError};
+use super::{COMPARISON, EXPERIMENT, HTML, MARKDOWN, RunDir, StoreError};
 use crate::compare::Comparison;
 
 /// The version of `ab.json`.
@@ -129,6 +129,14 @@ impl ExperimentDir {
     /// When the file cannot be written.
     pub fn write_markdown(&self, text: &str) -> Result<(), StoreError> {
         replace(&self.path.join(MARKDOWN), text.as_bytes())
+    }
+
+    /// Writes `report.html`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_html(&self, text: &str) -> Result<(), StoreError> {
+        replace(&self.path.join(HTML), text.as_bytes())
     }
 }
 

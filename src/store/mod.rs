@@ -6,12 +6,16 @@
 mod dir;
 mod error;
 mod experiment;
+mod foreign;
+mod lines;
 mod log;
 mod read;
 
 pub use dir::RunDir;
 pub use error::StoreError;
 pub use experiment::{Block, BlockState, Experiment, ExperimentDir};
+pub use foreign::read_foreign;
+pub use lines::{LineFile, write_new};
 pub use log::{Detail, RequestLog, Rewriting};
 pub use read::{Records, read_blocks, read_experiment, read_records, read_run};
 
@@ -19,5 +23,6 @@ const RUN: &str = "run.json";
 const REQUESTS: &str = "requests.jsonl";
 const METRICS: &str = "metrics.prom";
 const MARKDOWN: &str = "report.md";
+const HTML: &str = "report.html";
 const EXPERIMENT: &str = "ab.json";
 const COMPARISON: &str = "comparison.json";

@@ -161,7 +161,15 @@ fn later_turns_carry_the_servers_own_replies() {
 fn an_experiment_shows_both_arms_with_equal_workloads_and_can_be_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let arms = ["--arm", "rr=sim:round_robin,time-scale=20", "--arm", "pa=sim:prefix_affinity,time-scale=20"];
-    let table = gspbench(&[&["ab", "--rounds=2", "--api=generate", "--out=out"], &GSP[..], &arms].concat(), dir.path());
+    let table = gspbench(
+        &[
+            &["ab", "--rounds=2", "--api=generate", "--out=out", "--output-file=lines.jsonl", "--tag=t"],
+            &GSP[..],
+            &arms,
+        ]
+        .concat(),
+        dir.path(),
+    );
     for word in
         ["rr", "pa", "Mean TTFT", "P99 ITL", "Mean TPOT", "P95 E2E", "Cache hit rate", "Failed requests", "rank 7"]
     {
@@ -175,5 +183,16 @@ fn an_experiment_shows_both_arms_with_equal_workloads_and_can_be_read_again() {
     assert_eq!(digest("out/round-01/rr/run.json"), digest("out/round-01/pa/run.json"));
     assert_ne!(digest("out/round-01/rr/run.json"), digest("out/round-02/rr/run.json"));
     assert_eq!(gspbench(&["compare", "out"], dir.path()), table);
+    assert_eq!(gspbench(&["report", "out"], dir.path()), table);
     assert!(gspbench(&["report", "out/round-01/rr"], dir.path()).contains("Request throughput"));
+    let pages = ["out/report.html", "out/round-01/rr/report.html"];
+    assert_eq!(
+        pages.map(|page| std::fs::read_to_string(dir.path().join(page)).unwrap().matches("<svg").count()),
+        [12, 7]
+    );
+    let lines = lines(&dir.path().join("lines.jsonl"));
+    assert_eq!(lines.iter().map(|line| &line["x_gspbench"]["arm"]).collect::<Vec<_>>(), ["rr", "pa", "pa", "rr"]);
+    assert!(
+        lines.iter().all(|line| line["tag"] == "t" && line["completed"] == line["x_gspbench"]["totals"]["planned"])
+    );
 }

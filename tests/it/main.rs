@@ -11,6 +11,8 @@ mod captures;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
+mod exports;
+#[cfg(test)]
 mod interrupt;
 #[cfg(test)]
 mod judge;

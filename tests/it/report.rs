@@ -9,28 +9,28 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Standard output, standard error and exit code.
-struct Ended {
-    out: String,
-    err: String,
-    code: i32,
+pub(crate) struct Ended {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) code: i32,
 }
 
-fn gspbench(words: &[&str], dirs: &[&Path]) -> Ended {
+pub(crate) fn gspbench(words: &[&str], dirs: &[&Path]) -> Ended {
     let output = Command::cargo_bin("gspbench").unwrap().args(words).args(dirs).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { out: text(output.stdout), err: text(output.stderr), code: output.status.code().unwrap() }
 }
 
-fn saved() -> PathBuf {
+pub(crate) fn saved() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/run")
 }
 
-fn saved_json() -> Value {
+pub(crate) fn saved_json() -> Value {
     serde_json::from_str(&fs::read_to_string(saved().join("run.json")).unwrap()).unwrap()
 }
 
 /// A copy of the saved run under `home`, changed by `edit`.
-fn copy(home: &TempDir, name: &str, edit: impl FnOnce(&mut Value)) -> PathBuf {
+pub(crate) fn copy(home: &TempDir, name: &str, edit: impl FnOnce(&mut Value)) -> PathBuf {
     let dir = home.path().join(name);
     fs::create_dir_all(&dir).unwrap();
     let mut run = saved_json();
@@ -161,7 +161,7 @@ fn what_cannot_be_read_is_said_in_one_sentence_that_names_it() {
         (foreign, "is not what gspbench writes"),
         (half, "is not what gspbench writes"),
         (bad_line, "line 1"),
-        (experiment, "gspbench compare"),
+        (experiment, "is not what gspbench writes"),
     ];
     for (path, words) in cases {
         let shown = gspbench(&["report"], &[&path]);

@@ -1,0 +1,57 @@
+//! The few figures that a reader looks for first.
+
+use super::element::{Element, el};
+use crate::compare::{Comparison, MetricRow};
+use crate::render::number::{figure as number, or_dash, percent, told, whole};
+use crate::report::{Latency, RunReport};
+
+/// What most people come for.
+const METRICS: [&str; 4] = ["output_throughput", "cache_hit_rate.value", "ttft_ms.mean", "e2e_ms.p99"];
+
+pub(super) fn of_run(report: &RunReport) -> Element {
+    let (metrics, totals) = (&report.metrics, &report.totals);
+    let ttft = Latency::Ttft.of(metrics);
+    list([
+        tile("Request throughput", or_dash(metrics.request_throughput, number), "requests a second".into()),
+        tile("Output throughput", or_dash(metrics.output_throughput, number), "tokens a second".into()),
+        tile(
+            "Mean TTFT",
+            or_dash(ttft, |ttft| format!("{} ms", number(ttft.mean))),
+            or_dash(ttft, |ttft| format!("p99 {} ms", number(ttft.p99))),
+        ),
+        tile(
+            "Cache hit rate",
+            or_dash(metrics.cache_hit_rate.value, |rate| percent(rate) + " %"),
+            or_dash(report.workload.oracle.ideal_reuse, |ideal| format!("{} % is the ideal", percent(ideal))),
+        ),
+        tile("Failed requests", whole(totals.failed), format!("of {}", whole(totals.planned))),
+    ])
+}
+
+/// Of the first arm after the baseline.
+pub(super) fn of_comparison(comparison: &Comparison) -> Element {
+    let row = |key: &&str| comparison.metrics.iter().find(|row| row.key == **key);
+    let mut tiles: Vec<_> = METRICS.iter().filter_map(row).map(metric).collect();
+    let failed: Vec<_> = comparison.arms.iter().map(|arm| told(arm.failed)).collect();
+    tiles.push(tile("Failed requests", failed.join(" / "), "in the order of the arms".into()));
+    list(tiles)
+}
+
+fn metric(row: &MetricRow) -> Element {
+    let show = |value: f64| if row.unit == "ratio" { percent(value) } else { number(value) };
+    let values: Vec<_> = row.arms.iter().take(2).map(|value| or_dash(value.value, show)).collect();
+    let ratio = row.contrasts.first().and_then(|contrast| contrast.geometric_mean);
+    let unit = if row.unit == "ratio" { "%" } else { &row.unit };
+    tile(row.label.split(" (").next().unwrap_or(&row.label), or_dash(ratio, |ratio| format!("{}×", number(ratio))), {
+        format!("{} {unit}", values.join(" → "))
+    })
+}
+
+fn list(tiles: impl IntoIterator<Item = Element>) -> Element {
+    el("dl").with("class", "tiles").all(tiles)
+}
+
+fn tile(name: &str, value: String, note: String) -> Element {
+    let value = el("dd").child(el("strong").text(value)).child(el("span").text(note));
+    el("div").child(el("dt").text(name)).child(value)
+}
