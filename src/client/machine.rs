@@ -282,9 +282,8 @@ impl State {
         if record.request_id.is_none() {
             record.request_id = frame.id.as_deref().map(str::to_owned);
         }
-        if let (Some(rank), None) = (frame.dp_rank, &record.place) {
-            record.place = Some(Place::Rank(Rank(rank)));
-            record.place_source = Some(PlaceSource::MetaInfo);
+        if let Some(rank) = frame.dp_rank {
+            served_by(record, Place::Rank(Rank(rank)));
         }
     }
 
@@ -345,6 +344,20 @@ impl State {
                 self.add_text(Some(text))
             }
         }
+    }
+}
+
+/// The rank that the server names. It knows better than the client that asked for another; of a node's ranks nothing is
+/// kept where the client chose the node.
+fn served_by(record: &mut TurnRecord, rank: Place) {
+    let is_other = matches!(&record.place, Some(asked @ Place::Rank(_)) if *asked != rank);
+    let is_ignored = is_other && record.place_source == Some(PlaceSource::Pin);
+    if is_ignored {
+        record.note(Oddity::PinIgnored);
+    }
+    if is_ignored || record.place.is_none() {
+        record.place = Some(rank);
+        record.place_source = Some(PlaceSource::MetaInfo);
     }
 }
 

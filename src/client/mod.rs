@@ -10,7 +10,7 @@ mod network;
 mod transport;
 
 pub use body::{Shape, encode};
-pub use http::{Client, Settings};
+pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
 pub use transport::{ClientError, Trust, common_headers, transport};

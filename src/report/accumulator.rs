@@ -39,6 +39,8 @@ pub struct Closing {
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
+    /// Turns that this program itself, which placed them all, sent past the rank that they preferred.
+    pub spilled: Option<u64>,
     /// Most turns in flight at once, as the load loop counted.
     pub in_flight_max: Option<u64>,
     pub redials: Option<u64>,
@@ -81,6 +83,7 @@ impl Closing {
             restarted: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
+            spilled: None,
             in_flight_max: None,
             redials: None,
             runtime_lag: Distribution::default(),
@@ -153,6 +156,7 @@ impl Accumulator {
             restarted,
             key_seen,
             observed,
+            spilled,
             in_flight_max,
             redials,
             runtime_lag,
@@ -169,7 +173,8 @@ impl Accumulator {
         let slack = server.page_tokens.unwrap_or(0).max(cold::SLACK_TOKENS);
         server.cold = Some(self.tally.beginnings.evidence(slack));
         let tally = &self.tally;
-        let spilled = simulator_spills(&server.counters);
+        let pinned = spilled.map(|turns| Spilled { turns, from: "pin".into() });
+        let spilled = pinned.or_else(|| simulator_spills(&server.counters));
         let totals = tally.totals(workload.turns, state);
         let latencies = tally.latencies();
         let whole = tally.window(&latencies);

@@ -31,7 +31,7 @@ pub use gate::{GateOutcome, check_gate, judge_run};
 pub use latency::Latency;
 pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
-pub use redact::{hide_fields, public_experiment};
+pub use redact::{HIDDEN, hide_fields, public_experiment};
 pub use sample::TurnSample;
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,

@@ -21,3 +21,4 @@ const METRICS: &str = "metrics.prom";
 const MARKDOWN: &str = "report.md";
 const EXPERIMENT: &str = "ab.json";
 const COMPARISON: &str = "comparison.json";
+const REPLIES: &str = "replies.json";

@@ -1,11 +1,15 @@
 //! The one integration-test binary. `#[cfg(test)]` is always true here; it lets clippy see that helpers are test code too.
 
 #[cfg(test)]
+mod arms;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod captures;
 #[cfg(test)]
 mod end_to_end;
+#[cfg(test)]
+mod experiment;
 #[cfg(test)]
 mod interrupt;
 #[cfg(test)]
@@ -14,6 +18,8 @@ mod judge;
 mod layers;
 #[cfg(test)]
 mod load;
+#[cfg(test)]
+mod pin;
 #[cfg(test)]
 mod play;
 #[cfg(test)]
