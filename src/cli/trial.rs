@@ -128,7 +128,7 @@ impl Trial<'_> {
                         round: block.round,
                         arm,
                         report,
-                        dir: Some(self.dir.path().join(&course.listed.last().map_or("", |listed| listed.dir.as_str()))),
+                        dir: Some(self.dir.path().join(course.listed.last().map_or("", |listed| listed.dir.as_str()))),
                     });
                 }
                 (state, None)

@@ -70,13 +70,14 @@ pub(super) fn resolve_arm(arm: &raw::Arm, at: usize) -> Result<ArmSpec, ProfileE
     });
     let metrics_urls: Vec<String> = metrics.iter().flat_map(|urls| urls.split(',')).map(str::to_owned).collect();
     metrics_urls.iter().try_for_each(|url| http_url(&key("metrics"), url))?;
+    let keys = arm_keys(&key("keys"), keys.as_deref())?;
     let prompts = arm_prompts(&key("prompts"), prompts.as_deref())?;
     Ok(ArmSpec {
         name,
         target,
         // Other work than that of the baseline can be shown beside it and never judged against it.
-        control: control.unwrap_or(false) || prompts == ArmPrompts::ZeroReuse,
-        keys: arm_keys(&key("keys"), keys.as_deref())?,
+        control: control.unwrap_or(false) || keys != ArmKeys::Plan || prompts != ArmPrompts::Plan,
+        keys,
         prompts,
         metrics_urls,
         launch: launch.transpose()?,
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!((bare.name.as_str(), bare.target), ("bare", Target::Url("http://h:1?a=b".into())));
         assert!(bare.control);
         let full = arm("a=pin:oracle,ranks=2@http://h:1;keys=per_turn;metrics=http://h:2,http://h:3/m").unwrap();
-        assert_eq!((full.keys, full.prompts, full.control), (ArmKeys::PerTurn, ArmPrompts::Plan, false));
+        assert_eq!((full.keys, full.prompts), (ArmKeys::PerTurn, ArmPrompts::Plan));
         assert_eq!(full.metrics_urls, ["http://h:2", "http://h:3/m"]);
         assert_eq!(arm("a=sim:round_robin;keys=none").unwrap().keys, ArmKeys::None);
         let wrong =
@@ -129,9 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_with_other_prompts_is_a_control() {
-        let arm = arm("a=sim:round_robin;prompts=zero_reuse").unwrap();
-        assert_eq!((arm.prompts, arm.control), (ArmPrompts::ZeroReuse, true));
+    fn an_arm_with_other_keys_or_prompts_is_a_control() {
+        let control = |text: &str| arm(text).unwrap().control;
+        assert!(
+            ["keys=none", "keys=per_turn", "prompts=zero_reuse"].iter().all(|of| control(&format!("a=sim:x;{of}")))
+        );
+        assert!(!control("a=sim:x") && !control("a=sim:x;keys=plan;prompts=plan;metrics=http://h"));
     }
 
     #[test]

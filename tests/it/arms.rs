@@ -155,7 +155,7 @@ fn a_server_that_ends_before_it_is_ready_is_quoted() {
 #[test]
 fn a_server_that_dies_in_a_block_is_started_again_at_the_end_of_the_round() {
     let lab = Lab::new();
-    let child = lab.ab(&[lab.sim_arm("a", 20), lab.sim_arm("b", 2)]);
+    let child = lab.ab(&[lab.sim_arm("a", 2), lab.sim_arm("b", 2)]);
     let turns = lab.path("out/round-01/b/requests.jsonl");
     wait_for("a turn", || std::fs::read_to_string(&turns).is_ok_and(|text| text.contains('\n')).then_some(()));
     kill_process(lab.groups("b")[0], Signal::KILL).unwrap();

@@ -40,7 +40,7 @@ fn control_arms_send_what_they_say_and_are_never_judged() {
     let arms = [
         format!("plan={sim}"),
         format!("bare={sim};keys=none"),
-        format!("fresh={sim};keys=per_turn;control"),
+        format!("fresh={sim};keys=per_turn"),
         format!("zero={sim};prompts=zero_reuse"),
     ];
     let arms: Vec<&str> = arms.iter().flat_map(|arm| ["--arm", arm.as_str()]).collect();
@@ -66,7 +66,7 @@ fn control_arms_send_what_they_say_and_are_never_judged() {
     assert!(report("plan")["totals"]["cached_tokens"].as_u64().unwrap() > 24 * 64);
     let arms = read(&out.join("comparison.json"))["arms"].clone();
     let controls: Vec<_> = arms.as_array().unwrap().iter().map(|arm| arm["control"].as_bool().unwrap()).collect();
-    assert_eq!(controls, [false, false, true, true]);
+    assert_eq!(controls, [false, true, true, true]);
 }
 
 #[test]
