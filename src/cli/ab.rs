@@ -1,24 +1,19 @@
 //! `gspbench ab`: arms in interleaved rounds, then compared.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-
-use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
 use super::gates::GateArgs;
-use super::output_args::{Lines, OutputArgs};
-use super::run::exit_of;
-use super::site::{Opening, Site};
+use super::output_args::OutputArgs;
+use super::resume::{self, Before};
 use super::spec_args::SpecArgs;
-use super::{descriptors, interrupt, say};
-use crate::compare::{BlockResult, Comparison, Settings, compare, planned_doubt};
-use crate::drive::Stop;
-use crate::experiment::{self, offset};
-use crate::profile::{ExperimentSpec, Override, RunSpec, experiment_spec};
-use crate::report::{State, Verdict, metric, public_experiment};
-use crate::store::{self, BlockState, Experiment, ExperimentDir};
-use crate::text::Vocabulary;
+use super::trial::{Done, Trial, worse};
+use super::{descriptors, interrupt, say, start};
+use crate::compare::{Comparison, Settings, compare, planned_doubt};
+use crate::profile::{Context, ExperimentSpec, Override, experiment_spec, raw};
+use crate::report::metric;
+use crate::store::{self, Experiment, ExperimentDir};
 use crate::{render, workload};
 
 /// Run arms in interleaved rounds and compare them; without arguments, two simulated servers
@@ -26,15 +21,23 @@ use crate::{render, workload};
 pub(super) struct AbArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// An arm, as `NAME=TARGET`, or `NAME=TARGET;control`; the first is the baseline. Replaces the profile's arms
+    /// An arm, NAME=TARGET; the first is the baseline. TARGET as in `gspbench run`, followed by any of ;keys=none
+    /// ;keys=per_turn ;prompts=zero_reuse ;metrics=URL ;control. Replaces the profile's arms
     #[arg(long, value_name = "NAME=TARGET", help_heading = "Experiment")]
     arm: Vec<String>,
-    /// How often every arm runs; every second round is reversed
+    /// How often every arm runs; every second round is reversed, so that an even number balances what drifts
     #[arg(long, value_name = "N", help_heading = "Experiment")]
     rounds: Option<u32>,
     /// Judge the arms even if they did not run the same work; the differences are shown
     #[arg(long, alias = "allow_mismatch", help_heading = "Experiment")]
     allow_mismatch: bool,
+    /// Compare the baseline with itself: what lies between the two is noise
+    #[arg(long, help_heading = "Experiment")]
+    aa: bool,
+    /// Go on with the experiment in this directory: blocks that have ended are kept. Give the same command line again, or
+    /// nothing else
+    #[arg(long, value_name = "DIR", help_heading = "Experiment", conflicts_with = "out")]
+    resume: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -43,47 +46,72 @@ pub(super) struct AbArgs {
 
 /// The profile that runs when none is named.
 const DEFAULT_PROFILE: &str = "quick";
+/// The name of a baseline's second self begins with its first and ends so.
+const AGAIN: &str = ".again";
+
+/// What is to be run, and with which words of the command line.
+struct Asked {
+    spec: ExperimentSpec,
+    sim: raw::Sim,
+    notes: Vec<String>,
+}
 
 /// Runs an experiment.
 ///
 /// # Errors
 /// See [`super::Exit`].
 pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
-    let mut spec_args = args.spec.clone();
-    spec_args.also(args.arm.iter().cloned().map(Override::Arm));
-    spec_args.also(args.rounds.map(|rounds| Override::Set {
-        flag: "--rounds".to_owned(),
-        key: "experiment.rounds".to_owned(),
-        value: i64::from(rounds).into(),
-    }));
-    let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
-    let mut spec = experiment_spec(&loaded.profile, &loaded.context(true))?;
-    spec.fail_if = args.gates.beside(spec.fail_if)?;
-    let spec = spec;
+    let resumed = args.resume.as_deref().map(store::read_experiment).transpose().exit_with(Exit::Usage)?;
+    let Asked { spec, sim, mut notes } = asked(args, resumed.as_ref())?;
+    if let Some((dir, resumed)) = args.resume.as_ref().zip(resumed.as_ref()) {
+        resume::check(dir, resumed, &spec)?;
+    }
     if metric(&spec.primary).is_none() {
         return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
     let targets: Vec<_> = spec.arms.iter().map(|arm| &arm.target).collect();
-    let moot = super::site::check_targets(&targets, &spec.run, &loaded.profile.sim)?;
+    notes.extend(start::check_targets(&targets, &spec.run, &sim)?);
     let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let lines = args.output.lines()?;
-    let dir =
-        ExperimentDir::create(args.output.out.as_deref(), args.output.label(&spec.run.name)).exit_with(Exit::Usage)?;
-    say::notes(&spec_args.notes);
-    say::notes(&moot);
+    let (dir, before) = match (&args.resume, resumed) {
+        (Some(path), Some(_)) => {
+            let dir = ExperimentDir::open(path).exit_with(Exit::Usage)?;
+            // Read anew under the lock: another program may have gone on with it since.
+            let resumed = store::read_experiment(path).exit_with(Exit::Usage)?;
+            (dir, resume::before(path, resumed, &spec)?)
+        }
+        _ => {
+            let label = args.output.label(&spec.run.name);
+            (ExperimentDir::create(args.output.out.as_deref(), label).exit_with(Exit::Usage)?, Before::default())
+        }
+    };
+    say::notes(&notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
         say::note(&format!("warning: {doubt}"));
     }
-    let trial = Trial { args, spec: &spec, vocabulary: &vocabulary, dir: &dir, lines: &lines };
-    let done = interrupt::block_on(args.output.grace, |stop| async move { trial.run(&plan, &stop).await });
+    let done = interrupt::block_on(args.output.grace, |stop| async {
+        let stop = stop;
+        let trial = Trial {
+            spec: &spec,
+            vocabulary: &vocabulary,
+            dir: &dir,
+            ready_timeout: args.output.ready_timeout(),
+            detail: args.output.detail(),
+            shows_progress: !args.output.disable_tqdm,
+            lines: &lines,
+            stop: &stop,
+        };
+        trial.run(before).await
+    });
     // Targets that were never reached leave nothing behind.
     let done = done.inspect_err(|_| dir.remove_if_empty())?;
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, args.allow_mismatch, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)))?;
+        noise_floor(&spec, &comparison).iter().for_each(|note| say::note(note));
         exit = worse(exit, super::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
@@ -91,161 +119,50 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     done.failure.map_or(Ok(exit), Err)
 }
 
-/// An experiment about to run.
-struct Trial<'a> {
-    args: &'a AbArgs,
-    spec: &'a ExperimentSpec,
-    vocabulary: &'a Arc<Vocabulary>,
-    dir: &'a ExperimentDir,
-    lines: &'a Lines<'a>,
+/// The specification of the command line; of a resumed experiment, where the command line says nothing.
+fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
+    let is_bare =
+        args.spec.is_bare() && args.gates.is_empty() && args.arm.is_empty() && args.rounds.is_none() && !args.aa;
+    if let Some(resumed) = resumed.filter(|_| is_bare) {
+        return Ok(Asked { spec: resume::stored_spec(resumed)?, sim: raw::Sim::default(), notes: vec![] });
+    }
+    let mut spec_args = args.spec.clone();
+    spec_args.also(args.arm.iter().cloned().map(Override::Arm));
+    spec_args.also(args.rounds.map(|rounds| Override::Set {
+        flag: "--rounds".to_owned(),
+        key: "experiment.rounds".to_owned(),
+        value: i64::from(rounds).into(),
+    }));
+    let mut loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
+    if args.aa {
+        against_itself(&mut loaded.profile.arm);
+    }
+    let context = loaded.context(true);
+    let drawn_seed = resumed.and_then(resume::stored_seed).unwrap_or(context.drawn_seed);
+    let spec = experiment_spec(&loaded.profile, &Context { drawn_seed, ..context })?;
+    let fail_if = args.gates.beside(spec.fail_if)?;
+    Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })
 }
 
-/// The blocks that have run.
-struct Done {
-    results: Vec<BlockResult>,
-    notes: Vec<String>,
-    exit: Exit,
-    /// Why a block could not be run; none came after it.
-    failure: Option<anyhow::Error>,
+/// Leaves the baseline, twice.
+fn against_itself(arms: &mut Vec<raw::Arm>) {
+    arms.truncate(1);
+    let again = arms
+        .first()
+        .map(|arm| raw::Arm { name: arm.name.as_ref().map(|name| format!("{name}{AGAIN}")), ..arm.clone() });
+    arms.extend(again);
 }
 
-impl Trial<'_> {
-    async fn run(&self, plan: &workload::Plan, stop: &Stop) -> anyhow::Result<Done> {
-        let mut sites = Vec::new();
-        for arm in &self.spec.arms {
-            let opening = Opening {
-                spec: &self.spec.run,
-                vocabulary: self.vocabulary,
-                ready_timeout: self.args.output.ready_timeout(),
-            };
-            match interrupt::unless_stopped(stop, Site::open(&arm.target, opening, plan)).await {
-                Ok(site) => sites.push(site),
-                Err(why) => {
-                    close(sites).await;
-                    return Err(why.context(format!("arm `{}`", arm.name)));
-                }
-            }
-        }
-        let done = self.rounds(&sites, stop).await;
-        close(sites).await;
-        done
-    }
-
-    async fn rounds(&self, sites: &[Site], stop: &Stop) -> anyhow::Result<Done> {
-        let mut done = Done { results: vec![], notes: vec![], exit: Exit::Ok, failure: None };
-        let blocks: Vec<_> = experiment::blocks(self.spec.rounds.get(), sites.len()).collect();
-        let mut file = self.file(&blocks)?;
-        self.dir.write_experiment(&file)?;
-        for (at, block) in blocks.iter().enumerate() {
-            let dir = self.dir.block_dir(block.round, &self.spec.arms[block.arm].name)?;
-            file.blocks[at].dir = self.dir.relative(&dir);
-            file.blocks[at].state = BlockState::Running;
-            self.dir.write_experiment(&file)?;
-            let Measured { report, notes } = match self.block(*block, &sites[block.arm], stop, &dir).await {
-                Ok(measured) => measured,
-                // What the other blocks have measured stands.
-                Err(why) => {
-                    file.blocks[at].state = BlockState::Failed;
-                    file.blocks[at].reason = Some(format!("{why:#}"));
-                    self.dir.write_experiment(&file)?;
-                    done.failure = Some(why.context(format!("round {}", block.round)));
-                    break;
-                }
-            };
-            file.blocks[at].state = state_of(report.state, report.validity.verdict);
-            self.dir.write_experiment(&file)?;
-            let arm = self.spec.arms[block.arm].name.clone();
-            done.notes.extend(notes.into_iter().map(|note| format!("{arm}: {note}")));
-            done.exit = worse(done.exit, exit_of(&report));
-            // Half a block has half a workload: it compares with nothing.
-            if report.state == State::Complete {
-                done.results.push(BlockResult { round: block.round, arm, report, dir: Some(dir.path().to_owned()) });
-            }
-            // A signal that came after the last turn of a block has let that block end, but ends the experiment.
-            if stop.sending.is_cancelled() && at + 1 < blocks.len() {
-                done.exit = Exit::Interrupted;
-                break;
-            }
-        }
-        done.notes.sort();
-        done.notes.dedup();
-        Ok(done)
-    }
-
-    async fn block(
-        &self,
-        block: experiment::Block,
-        site: &Site,
-        stop: &Stop,
-        dir: &store::RunDir,
-    ) -> anyhow::Result<Measured> {
-        let arm = &self.spec.arms[block.arm];
-        let spec = of_round(&self.spec.run, block.round);
-        let plan = Arc::new(workload::plan(&spec, self.vocabulary).exit_with(Exit::Usage)?);
-        let block = Block {
-            spec: &spec,
-            plan,
-            vocabulary: self.vocabulary,
-            site,
-            arm: Some(&arm.name),
-            round: Some(block.round),
-            name: format!("round {}/{} {}", block.round, self.spec.rounds, arm.name),
-            shows_progress: !self.args.output.disable_tqdm,
-            detail: self.args.output.detail(),
-            lines: self.lines,
-            stop,
-        };
-        Box::pin(block.run(dir)).await.with_context(|| format!("arm `{}`", arm.name))
-    }
-
-    fn file(&self, blocks: &[experiment::Block]) -> anyhow::Result<Experiment> {
-        let listed = blocks.iter().map(|block| {
-            let spec = of_round(&self.spec.run, block.round);
-            store::Block {
-                round: block.round,
-                arm: self.spec.arms[block.arm].name.clone(),
-                seed: spec.workload.seed,
-                salt: spec.key.salt,
-                state: BlockState::Planned,
-                dir: String::new(),
-                reason: None,
-            }
-        });
-        Ok(Experiment::new(serde_json::to_value(public_experiment(self.spec.clone()))?, listed.collect()))
-    }
-}
-
-/// The run of one round: other prompts and another placement of keys than in the round before, equal in every arm.
-fn of_round(run: &RunSpec, round: u32) -> RunSpec {
-    let mut spec = run.clone();
-    spec.workload.seed = spec.workload.seed.wrapping_add(offset(round));
-    spec.key.salt = spec.key.salt.wrapping_add(offset(round));
-    spec
-}
-
-fn state_of(state: State, verdict: Verdict) -> BlockState {
-    match (state, verdict) {
-        (State::Interrupted, _) => BlockState::Interrupted,
-        (State::Running, _) => BlockState::Running,
-        (State::Complete, Verdict::Void) => BlockState::Void,
-        (State::Complete, Verdict::Valid) => BlockState::Complete,
-    }
-}
-
-/// An interrupt outweighs a void block, which outweighs a good one.
-fn worse(a: Exit, b: Exit) -> Exit {
-    let weight = |exit: Exit| match exit {
-        Exit::Interrupted => 2,
-        Exit::Ok => 0,
-        _ => 1,
-    };
-    if weight(b) > weight(a) { b } else { a }
-}
-
-async fn close(sites: Vec<Site>) {
-    for site in sites {
-        site.close().await;
-    }
+/// How far two runs of one and the same arm are apart.
+fn noise_floor(spec: &ExperimentSpec, comparison: &Comparison) -> Option<String> {
+    let row = comparison.metrics.iter().find(|row| spec.aa && row.key == spec.primary)?;
+    let ratios = || row.contrasts.first().into_iter().flat_map(|of| &of.ratios).filter_map(|round| round.ratio);
+    let (least, most) = (ratios().reduce(f64::min)?, ratios().reduce(f64::max)?);
+    let rounds = ratios().count();
+    Some(format!(
+        "noise floor: over {rounds} rounds, {} of one and the same arm differed by ratios of {least:.3} to {most:.3}",
+        row.label
+    ))
 }
 
 /// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.

@@ -9,6 +9,7 @@ use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
 use super::output_args::Lines;
 use super::outside::{Outside, deltas, raw_metrics, restarted};
+use super::pin::Placer;
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
@@ -17,13 +18,13 @@ use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
 use crate::profile::{Isolate, Pacing, RunSpec};
-use crate::record::{EndedBy, Outcome, PlaceLoad};
+use crate::record::{EndedBy, Outcome, PlaceLoad, TurnRecord};
 use crate::render;
 use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
-use crate::workload::{Observing, Plan, Prompter};
+use crate::workload::{Observing, Plan, Prompter, Replies};
 
 /// What one block runs.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Block<'a> {
     /// With the round's seed and salt.
     pub spec: &'a RunSpec,
     pub plan: Arc<Plan>,
+    /// What stands as recorded history.
+    pub replies: Arc<Replies>,
     pub vocabulary: &'a Arc<Vocabulary>,
     pub site: &'a Site,
     pub arm: Option<&'a str>,
@@ -51,6 +54,15 @@ pub(super) struct Measured {
     pub notes: Vec<String>,
 }
 
+/// What came of a plan that is not measured.
+#[derive(Debug, Default)]
+pub(super) struct Rehearsed {
+    /// Turns.
+    pub complete: u64,
+    /// The kind of the first failure, and what was said of it.
+    pub failure: Option<String>,
+}
+
 /// What driving the plan has brought.
 struct Driving {
     driven: Driven,
@@ -66,8 +78,7 @@ impl Block<'_> {
     /// # Errors
     /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
     pub(super) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
-        let limits = limits(self.spec);
-        let lanes = Lanes::for_streams(limits.turns.into_iter().chain(limits.sessions).min())?;
+        let lanes = self.lanes()?;
         let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
         let accumulator = Accumulator::new(self.context());
         dir.write_report(&accumulator.finish(Closing::plain(State::Running)))?;
@@ -79,7 +90,8 @@ impl Block<'_> {
         let before = self.outside().scrape().await;
         progress.start();
         let witness = Witness::start(&lanes);
-        let measuring = self.measure(&lanes, accumulator, dir, progress);
+        let placer = self.site.placer(&self.plan, self.spec.request.api);
+        let measuring = self.measure(&lanes, accumulator, dir, progress, placer.clone());
         let Driving { driven, recorded, in_flight_max, series } = measuring.await?;
         let seen = witness.end().await;
         let after = self.outside().scrape().await;
@@ -94,6 +106,7 @@ impl Block<'_> {
             restarted: restarted(&before, &after),
             key_seen: self.site.probed.key_seen,
             observed: super::facts::observed(&recorded.observing),
+            spilled: placer.spilled(),
             in_flight_max: u64::try_from(in_flight_max).ok(),
             redials: None,
             runtime_lag: seen.runtime_lag,
@@ -128,12 +141,18 @@ impl Block<'_> {
             round: self.round,
         };
         let prompter = Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary));
-        let ranks = self.site.facts.ranks.unwrap_or_else(|| self.spec.server.ranks.get());
+        let ranks = self.site.places().unwrap_or_else(|| self.spec.server.ranks.get());
         Context {
             manifest,
             workload: super::facts::workload(&prompter, &self.spec.load, ranks),
             server: super::facts::server(self.site),
         }
+    }
+
+    /// The threads of its streams.
+    pub(super) fn lanes(&self) -> anyhow::Result<Lanes> {
+        let limits = limits(self.spec);
+        Ok(Lanes::for_streams(limits.turns.into_iter().chain(limits.sessions).min())?)
     }
 
     /// Sessions with prompts and keys of their own, at the measured concurrency; their records are thrown away.
@@ -142,37 +161,60 @@ impl Block<'_> {
         if sessions == 0 {
             return Ok(());
         }
-        let plan = Arc::new(self.plan.warmup(sessions));
+        let seen = self.rehearse(lanes, self.plan.warmup(sessions), |_, _| {}).await?;
+        seen.failure.filter(|_| seen.complete == 0).map_or(Ok(()), |why| {
+            Err(TargetError::refused(&self.site.base, format!("every warm-up turn failed {why}")))
+        })
+    }
+
+    /// Drives a plan that is not measured; `keep` is shown each turn with its reply.
+    pub(super) async fn rehearse(
+        &self,
+        lanes: &Lanes,
+        plan: Plan,
+        keep: impl Fn(&TurnRecord, &str) + Send + Sync + 'static,
+    ) -> Result<Rehearsed, TargetError> {
+        let placer = self.site.placer(&plan, self.spec.request.api);
         let (sender, mut receiver) = mpsc::channel(64);
         // What a signal finds under way here measures nothing: it is cut at once.
         let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
         let client = self.client(self.spec, lanes, Clock::wall(), &stop)?;
-        let prompter = Arc::new(Prompter::new(plan, Arc::clone(self.vocabulary)));
+        let prompter =
+            Prompter::new(Arc::new(plan), Arc::clone(self.vocabulary)).with_replies(Arc::clone(&self.replies));
         let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
-        let load = Load { limits, ..self.load(lanes, prompter, Clock::wall(), stop) };
-        let preparing = client.clone();
+        let load = Load { limits, ..self.load(lanes, Arc::new(prompter), Clock::wall(), stop) };
+        let (preparing, placing) = ((placer.clone(), client.clone()), placer);
+        let keep = Arc::new(keep);
         let driving = drive(
             load,
-            move |turn, prompt| preparing.prepare(turn, prompt),
-            move |turn, body| client.send(turn, body),
+            move |turn, prompt| preparing.0.prepare(&preparing.1, turn, prompt),
+            move |turn, prepared| placing.place(turn, prepared),
+            move |turn, prepared, seat| {
+                let keep = Arc::clone(&keep);
+                let sending = Box::pin(client.send(turn, prepared.body, seat.aim.clone()));
+                async move {
+                    let (turn, text) = sending.await;
+                    drop(seat);
+                    keep(&turn, &text);
+                    (turn, text)
+                }
+            },
             sender,
         );
         let watching = async {
-            let (mut complete, mut failure) = (0_u64, None);
+            let mut seen = Rehearsed::default();
             while let Some(turn) = receiver.recv().await {
                 match turn.outcome {
-                    Outcome::Failed(kind) if failure.is_none() => failure = Some((kind, turn.detail)),
-                    Outcome::Complete => complete += 1,
+                    Outcome::Complete => seen.complete += 1,
+                    Outcome::Failed(kind) if seen.failure.is_none() => {
+                        seen.failure = Some(format!("({kind}): {}", turn.detail.unwrap_or_default()));
+                    }
                     _ => {}
                 }
             }
-            failure.filter(|_| complete == 0)
+            seen
         };
-        let (_, failed) = tokio::join!(driving, watching);
-        failed.map_or(Ok(()), |(kind, detail)| {
-            let why = format!("every warm-up turn failed ({kind}): {}", detail.unwrap_or_default());
-            Err(TargetError::refused(&self.site.base, why))
-        })
+        Ok(tokio::join!(driving, watching).1)
     }
 
     fn cold_start(&self) -> ColdStart<'_> {
@@ -196,13 +238,18 @@ impl Block<'_> {
         accumulator: Accumulator,
         dir: &RunDir,
         progress: Progress,
+        placer: Placer,
     ) -> anyhow::Result<Driving> {
         let clock = Clock::wall();
         let stop = self.stop.child();
         let client = self.client(&self.sent(), lanes, clock.clone(), &stop).exit_with(Exit::Usage)?;
-        let prompter = Arc::new(Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary)));
+        let prompter = Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary));
+        let prompter = Arc::new(prompter.with_replies(Arc::clone(&self.replies)));
         let load = self.load(lanes, prompter, clock.clone(), stop.clone());
-        client.open_ahead(&target::join(&self.site.base, "/v1/models"), at_once(load.limits, &self.plan)).await;
+        let connections = at_once(load.limits, &self.plan).div_ceil(1 + self.site.others.len());
+        for base in self.site.bases() {
+            client.open_ahead(&target::join(base, "/v1/models"), connections).await;
+        }
         let watch = Arc::clone(&load.watch);
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
         let recorder = Recorder {
@@ -212,16 +259,19 @@ impl Block<'_> {
             stop,
             watch: Arc::clone(&watch),
         };
-        let preparing = client.clone();
+        let (preparing, placing) = ((placer.clone(), client.clone()), placer);
         let estimate = super::facts::estimate(self.spec, self.vocabulary);
         let driving = drive(
             load,
-            move |turn, prompt| preparing.prepare(turn, prompt),
-            move |turn, body| {
+            move |turn, prompt| preparing.0.prepare(&preparing.1, turn, prompt),
+            move |turn, prepared| placing.place(turn, prepared),
+            move |turn, prepared, seat| {
                 let estimate = estimate.clone();
-                let sending = Box::pin(client.send(turn, body));
+                let sending = Box::pin(client.send(turn, prepared.body, seat.aim.clone()));
                 async move {
                     let (turn, text) = sending.await;
+                    // The place is free before tokens are counted.
+                    drop(seat);
                     match super::facts::lacks_count(&turn) {
                         true => Box::pin(super::facts::fill_estimate(turn, text, estimate)).await,
                         false => (turn, text),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::outside::Outside;
+use crate::client::Aim;
 use crate::clock::Clock;
 use crate::lanes::Lanes;
 use crate::profile::RunSpec;
@@ -87,12 +88,18 @@ impl ColdStart<'_> {
         }
         // The flush of a vllm-router reaches routes that vLLM does not have.
         if site.facts.kind != Some(Kind::VllmRouter) {
-            match target::flush(&site.http, &site.base, server.flush_timeout).await {
-                Flush::Accepted => return Ok((FlushBy::FlushCache, vec![])),
-                Flush::Refused(said) => {
-                    return Err(self.refused(&site.base, &format!("the flush was refused ({said})")));
+            let mut emptied = 0;
+            for base in site.bases() {
+                match target::flush(&site.http, base, server.flush_timeout).await {
+                    Flush::Accepted => emptied += 1,
+                    Flush::Refused(said) => {
+                        return Err(self.refused(base, &format!("the flush was refused ({said})")));
+                    }
+                    Flush::Unsupported => {}
                 }
-                Flush::Unsupported => {}
+            }
+            if emptied == 1 + site.others.len() {
+                return Ok((FlushBy::FlushCache, vec![]));
             }
         }
         self.reset().await
@@ -200,7 +207,7 @@ impl ColdStart<'_> {
         let name = format!("gspbench-cold-{rank}-{:08x}", rand::random::<u32>());
         let turn = TurnRecord::planned(name, id, None, Micros(0), 1);
         let body = client.prepare(&turn, prompt);
-        let (turn, _) = client.send(turn, body).await;
+        let (turn, _) = client.send(turn, body, Aim::default()).await;
         turn.cached_tokens.filter(|_| turn.outcome.is_complete())
     }
 

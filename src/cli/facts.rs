@@ -96,6 +96,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
     info.iter_mut().for_each(hide_fields);
     ServerFacts {
         address: Some(public_address(&site.base)),
+        other_addresses: site.others.iter().map(|base| public_address(base)).collect(),
         kind: facts.kind.map(|kind| kind.name().to_owned()),
         version: facts.version.clone(),
         model: site.model.clone(),

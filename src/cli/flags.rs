@@ -68,7 +68,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("gsp-fast-prepare", None, WORKLOAD, Moot("lengths are exact without encoding prompts again"), "Accepted for bench_serving's command lines; preparing is always fast"),
     flag("num-prompts", Some("N"), WORKLOAD, Moot("the number of sessions is groups × prompts per group, as in bench_serving"), "Accepted for bench_serving's command lines"),
     flag("seed", Some("N"), WORKLOAD, Int("workload.seed"), "Seed of all prompts, keys and arrivals; drawn and printed when absent"),
-    flag("history", Some("KIND"), WORKLOAD, Text("workload.history"), "Assistant text in later turns: real (the server's replies) or synthetic"),
+    flag("history", Some("KIND"), WORKLOAD, Text("workload.history"), "Assistant text in later turns: real (the server's replies), synthetic, or recorded (of the baseline, before `ab` measures)"),
     flag("gsp-send-routing-key", None, KEYS, Fixed("key.by", "\"group\""), "One routing key per group, as bench_serving's flag of this name"),
     flag("key-by", Some("SCOPE"), KEYS, Text("key.by"), "Scope of a routing key: group, session, turn or none"),
     flag("key-salt", Some("N"), KEYS, Int("key.salt"), "Other keys, and so another placement, for the same prompts"),

@@ -21,6 +21,12 @@ fn help() -> String {
 }
 
 impl GateArgs {
+    /// Whether the command line has none.
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        self.fail_if.is_empty()
+    }
+
     /// Those of the profile, then those of the command line.
     ///
     /// # Errors

@@ -60,9 +60,10 @@ where
 /// Those of `work`; else that the program was interrupted before anything was measured.
 pub(super) async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::select! {
-        done = work => done,
+        biased;
         () = stop.sending.cancelled() => {
             Err(Ended::new(Exit::Interrupted, "interrupted before anything was measured").into())
         },
+        done = work => done,
     }
 }

@@ -12,21 +12,27 @@ mod export_file;
 mod facts;
 mod flags;
 mod gates;
+mod guard;
 mod interrupt;
 mod output_args;
 mod outside;
+mod pin;
 mod plan;
 mod probe;
 mod profiles;
 mod progress;
 mod recorder;
+mod recording;
 mod report;
+mod resume;
 mod run;
 mod say;
 mod selftest;
 mod sim;
 mod site;
 mod spec_args;
+mod start;
+mod trial;
 mod truth;
 mod untold;
 mod witness;
@@ -56,6 +62,8 @@ enum Command {
     Selftest(selftest::SelftestArgs),
     #[command(hide = true)]
     TruthServer(truth::TruthArgs),
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
     #[command(external_subcommand)]
     Other(Vec<String>),
 }
@@ -87,6 +95,7 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
         Command::Sim(args) => sim::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::TruthServer(args) => truth::run(args),
+        Command::Guard(args) => guard::run(args),
         Command::Other(words) => Ok(unknown(words)),
     }
 }

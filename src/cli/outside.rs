@@ -54,7 +54,7 @@ impl Outside<'_> {
             (true, true) => None,
             (false, true) => Some(When::Before),
             (true, false) => Some(When::After),
-            (false, false) => Some(When::Both).filter(|_| *source != self.site.base),
+            (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
         };
         let sources = self.sources().into_iter();
         sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
@@ -62,7 +62,7 @@ impl Outside<'_> {
 
     /// The target's address and the further ones.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&*self.site.base).chain(self.metrics_urls.iter().map(String::as_str))
+        self.site.bases().chain(self.metrics_urls).map(String::as_str)
     }
 
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::say;
-use super::site::{Opening, Site};
+use super::site::{Opening, Site, route};
 use super::untold::{Asked, untold};
 use crate::client::{Asks, CachedDetails};
 use crate::clock::Clock;
 use crate::lanes::Lanes;
 use crate::profile::{Api, KeyScope, RunSpec};
-use crate::record::{Failure, Outcome, TurnId, TurnRecord};
+use crate::record::{Failure, Oddity, Outcome, Place, TurnId, TurnRecord};
 use crate::report::{KeySeen, Untold};
 use crate::target::{self, Carried, KeySigns, ServerFacts, TargetError, key_arrived};
 use crate::units::Micros;
@@ -78,7 +78,7 @@ impl Fields {
 ///
 /// # Errors
 /// One sentence that names the address, what it said, and the way out.
-pub(super) async fn probe(site: &Site, opening: Opening<'_>, plan: &Plan) -> Result<Probed, TargetError> {
+pub(super) async fn probe(site: &Site, opening: &Opening<'_>, plan: &Plan) -> Result<Probed, TargetError> {
     let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
     let prober = Prober { site, spec: opening.spec, prompt: prompter.prompt(0, 0, &[]) };
     let mut probed = site.probed.clone();
@@ -147,8 +147,14 @@ impl Prober<'_> {
         let name = format!("gspbench-probe-{:08x}", rand::random::<u32>());
         let key = (self.spec.key.by != KeyScope::None).then(|| format!("g{:016x}", rand::random::<u64>()));
         let turn = TurnRecord::planned(name, id, key, Micros(0), output_tokens);
-        let body = client.prepare(&turn, &self.prompt);
-        Ok(client.send(turn, body).await.0)
+        let mut probed = turn.clone();
+        for aim in self.site.probes(self.spec.request.api) {
+            probed = client.send(turn.clone(), client.prepare(&turn, &self.prompt), aim).await.0;
+            if !probed.outcome.is_complete() {
+                break;
+            }
+        }
+        Ok(probed)
     }
 
     /// A server that was asked for details of cached tokens is silent about replies that found nothing. Whether it is silent
@@ -217,8 +223,15 @@ impl Prober<'_> {
     }
 
     fn verdict(&self, turn: &TurnRecord) -> Result<(), TargetError> {
+        let url = match &turn.place {
+            Some(Place::Node(base)) => route(base, self.spec.request.api),
+            _ => self.site.url(self.spec.request.api),
+        };
+        if turn.oddities.contains(&Oddity::PinIgnored) {
+            let why = "it served the probe on another rank than was asked for: it takes no placement from callers";
+            return Err(TargetError::refused(&url, why.to_owned()));
+        }
         let Outcome::Failed(failure) = turn.outcome else { return Ok(()) };
-        let url = self.site.url(self.spec.request.api);
         let said = turn.detail.clone().unwrap_or_else(|| failure.to_string());
         let why = match failure {
             Failure::Connect | Failure::Tls => return Err(TargetError::unreachable(&url, said)),

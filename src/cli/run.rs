@@ -36,7 +36,8 @@ pub(super) struct RunArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Target")]
 struct AddressArgs {
-    /// http(s)://HOST:PORT, or sim:POLICY[,key=value…] for a simulated server of our own
+    /// http(s)://HOST:PORT; sim:POLICY[,key=value…], a simulated server of our own; or pin:POLICY[,key=value…]@URL[,URL…]:
+    /// this program itself spreads the turns over the ranks of one server, or over several
     #[arg(long, visible_alias = "url", aliases = ["base-url", "base_url"], value_name = "TARGET")]
     target: Option<String>,
     /// With --port, the same as --target http://HOST:PORT
@@ -76,7 +77,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let spec = run_spec(&loaded.profile, &loaded.context(false))?;
     let gates = args.gates.of_run(profile::gates(&loaded.profile)?)?;
     let target = args.address.target()?;
-    let moot = super::site::check_targets(&[&target], &spec, &loaded.profile.sim)?;
+    let moot = super::start::check_targets(&[&target], &spec, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
     descriptors::reserve(&spec, &plan)?;
@@ -123,11 +124,12 @@ struct Job<'a> {
 impl Job<'_> {
     async fn run(self, stop: &Stop) -> anyhow::Result<Measured> {
         let Self { args, spec, plan, vocabulary, target, dir, lines } = self;
-        let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout() };
+        let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout(), launch: None, stop };
         let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
         let block = Block {
             spec,
             plan,
+            replies: Arc::default(),
             vocabulary,
             site: &site,
             arm: None,

@@ -13,7 +13,7 @@ use super::exit::{Ended, Exit};
 use super::truth::Truth;
 use super::witness::process_time;
 use super::{descriptors, interrupt, say};
-use crate::client::{Asks, Client, Settings, Shape, Trust};
+use crate::client::{Aim, Asks, Client, Settings, Shape, Trust};
 use crate::clock::Clock;
 use crate::drive::{Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
@@ -242,7 +242,8 @@ impl Job {
         let driving = drive(
             load,
             move |turn, prompt| preparing.prepare(turn, prompt),
-            move |turn, body| client.send(turn, body),
+            |_, _| Aim::default(),
+            move |turn, body, aim| client.send(turn, body, aim),
             sender,
         );
         let collecting = async {

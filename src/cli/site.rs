@@ -1,21 +1,24 @@
 //! A target made ready: started or found, asked what it is, and probed with one real request of the API in use.
 
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{Exit, ExitWith as _};
+use super::interrupt::unless_stopped;
+use super::pin::{PinPolicy, Placer, Places};
 use super::probe::{Fields, Probed, probe};
 use super::say;
-use crate::client::{Client, Settings, Shape, Trust, common_headers, transport};
+use super::start::{self, Launch, Started};
+use crate::client::{Aim, Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
+use crate::drive::Stop;
 use crate::lanes::Lanes;
-use crate::profile::{Api, ProfileError, RequestSpec, RunSpec, SimSpec, Target, raw};
-use crate::target::{self, Launched, Readiness, ServerFacts, TargetError};
+use crate::profile::{Api, RequestSpec, RunSpec, Target};
+use crate::target::{self, Readiness, ServerFacts, TargetError};
 use crate::text::Vocabulary;
-use crate::units::without_user;
+use crate::units::{public_address, without_user};
 use crate::workload::Plan;
 
 /// A server that answers.
@@ -23,22 +26,28 @@ use crate::workload::Plan;
 pub(super) struct Site {
     pub target: Target,
     pub base: String,
+    /// Further servers among which this program spreads the turns itself.
+    pub others: Vec<String>,
     /// For everything but turns, with the headers that turns have: scrapes and flushes have connections of their own.
     pub http: reqwest::Client,
     pub facts: ServerFacts,
     pub model: Option<String>,
     pub probed: Probed,
     api_key: Option<String>,
-    launched: Option<Launched>,
+    pin: Option<PinPolicy>,
+    started: Option<Started>,
 }
 
 /// What opening a site needs to know.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Opening<'a> {
     pub spec: &'a RunSpec,
     pub vocabulary: &'a Arc<Vocabulary>,
     /// How long the server may take until it answers at all.
     pub ready_timeout: Duration,
+    /// How it is started, if this program does that.
+    pub launch: Option<Launch<'a>>,
+    pub stop: &'a Stop,
 }
 
 impl Site {
@@ -47,37 +56,128 @@ impl Site {
     /// # Errors
     /// One sentence that names the address, what it said, and the way out; exit code 3.
     pub(super) async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
-        let (base, launched) = match target {
-            Target::Url(url) => (url.clone(), None),
+        let mut started = None;
+        let bases = match target {
+            Target::Url(_) | Target::Pin { .. } => target.urls().to_vec(),
             Target::Sim { policy, settings } => {
-                let arguments = sim_arguments(policy, settings, &opening.spec.sim, opening.spec);
-                let launched = target::launch_sim(arguments).await.exit_with(Exit::Target)?;
-                (launched.url.clone(), Some(launched))
+                let launched = start::simulated(policy, settings, opening.spec).await?;
+                let url = launched.url.clone();
+                started = Some(Started::Sim(launched));
+                vec![url]
             }
         };
         let trust = trust(&opening.spec.request);
-        if trust == Trust::Anyone && base.starts_with("https://") {
+        if trust == Trust::Anyone && bases.iter().any(|base| base.starts_with("https://")) {
             say::note("TLS certificates are not verified (--insecure)");
         }
         // One authorization a request: the profile's header beats a user in the address, which beats the environment.
         let profile = &opening.spec.request.headers;
         let has_own = profile.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
-        let base = if has_own { without_user(&base) } else { base };
-        let has_user = without_user(&base) != base;
+        let bases = if has_own { bases.iter().map(|base| without_user(base)).collect() } else { bases };
+        let has_user = bases.iter().any(|base| without_user(base) != *base);
         let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !(key.is_empty() || has_user));
         let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
-        let http = transport(opening.spec.timeout.connect, &base, &trust, headers).exit_with(Exit::Usage)?;
-        let ready = until_ready(&http, &base, opening.ready_timeout).await.exit_with(Exit::Target)?;
-        let mut facts = Box::pin(target::ask(&http, &base, &ready)).await.exit_with(Exit::Target)?;
-        if let Readiness::NotYet(said) = ready {
-            facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));
+        let http = transport(opening.spec.timeout.connect, &bases[0], &trust, headers).exit_with(Exit::Usage)?;
+        if let Some(launch) = &opening.launch {
+            started = Some(Started::command(launch, &http, &bases).await.exit_with(Exit::Target)?);
         }
-        let model =
-            choose_model(&base, opening.spec.request.model.as_deref(), &facts.models).exit_with(Exit::Target)?;
+        let pin = match target {
+            Target::Pin { policy, settings, .. } => {
+                Some(PinPolicy::parse(policy, settings).map_err(anyhow::Error::msg).exit_with(Exit::Usage)?)
+            }
+            Target::Url(_) | Target::Sim { .. } => None,
+        };
+        let server = Server { target: target.clone(), bases, http, api_key, pin };
+        let finding = Box::pin(Self::find(server, started.as_ref(), &opening, plan));
+        match unless_stopped(opening.stop, finding).await {
+            Ok(site) => Ok(Self { started, ..site }),
+            Err(why) => {
+                // What was started must have gone before this program ends, or the next arm can have its port.
+                if let Some(started) = started {
+                    started.stop().await;
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Waits for the server, asks what it is and probes it.
+    async fn find(
+        server: Server,
+        started: Option<&Started>,
+        opening: &Opening<'_>,
+        plan: &Plan,
+    ) -> anyhow::Result<Self> {
+        let Server { target, mut bases, http, api_key, pin } = server;
+        let timeout = opening.ready_timeout;
+        let mut told = Vec::new();
+        for base in &bases {
+            let ready = start::ready(started, &http, base, timeout).await.exit_with(Exit::Target)?;
+            let mut facts = Box::pin(target::ask(&http, base, &ready)).await.exit_with(Exit::Target)?;
+            if let Readiness::NotYet(said) = ready {
+                facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));
+            }
+            let asked = opening.spec.request.model.as_deref();
+            told.push((choose_model(base, asked, &facts.models).exit_with(Exit::Target)?, facts));
+        }
+        let (model, facts) = told.swap_remove(0);
+        let others = told.iter().filter_map(|(model, _)| model.as_ref());
+        if let Some(other) = others.into_iter().find(|other| model.as_ref().is_some_and(|own| own != *other)) {
+            let why = format!("its addresses serve `{}` and `{other}`: give --model", model.unwrap_or_default());
+            return Err(TargetError::refused(&bases[0], why)).exit_with(Exit::Target);
+        }
+        let base = bases.remove(0);
         let probed = Probed::before(opening.spec, &facts);
-        let mut site = Self { target: target.clone(), base, http, facts, model, probed, api_key, launched };
+        let mut site = Self { target, base, others: bases, http, facts, model, probed, api_key, pin, started: None };
+        site.count_ranks().exit_with(Exit::Target)?;
         site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)
+    }
+
+    /// A pinned target of one address must know how many ranks it spreads turns over.
+    fn count_ranks(&mut self) -> Result<(), TargetError> {
+        let Some(pin) = &self.pin else { return Ok(()) };
+        if !self.others.is_empty() {
+            return Ok(());
+        }
+        let told = self.facts.ranks;
+        let why = match (pin.ranks.map(u32::from), told) {
+            (None, None) => "it does not tell its number of ranks: say it, as in pin:POLICY,ranks=8@URL".to_owned(),
+            (Some(asked), Some(told)) if asked > told => {
+                format!("it has {told} ranks, and `ranks={asked}` was asked for")
+            }
+            (asked, told) => {
+                self.facts.ranks = told.or(asked);
+                return Ok(());
+            }
+        };
+        Err(TargetError::refused(&self.base, why))
+    }
+
+    /// The target's addresses.
+    pub(super) fn bases(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.base).chain(&self.others)
+    }
+
+    /// The places that turns are spread over, as far as that is known.
+    pub(super) fn places(&self) -> Option<u32> {
+        if self.others.is_empty() { self.facts.ranks } else { u32::try_from(1 + self.others.len()).ok() }
+    }
+
+    /// What decides where the turns of `plan` go, with nothing under way.
+    pub(super) fn placer(&self, plan: &Plan, api: Api) -> Placer {
+        let pinned = self.pin.as_ref().zip(self.pin_places(api));
+        pinned.map_or(Placer::Server, |(pin, places)| Placer::new(pin, places, plan))
+    }
+
+    fn pin_places(&self, api: Api) -> Option<Places> {
+        let pin = self.pin.as_ref()?;
+        Some(if self.others.is_empty() {
+            let told = self.facts.ranks.and_then(|ranks| u16::try_from(ranks).ok());
+            Places::Ranks(pin.ranks.or(told).unwrap_or(1))
+        } else {
+            Places::Nodes(self.bases().map(|base| (public_address(base), route(base, api).into())).collect())
+        })
     }
 
     /// A client for one block.
@@ -129,8 +229,16 @@ impl Site {
 
     /// Ends the server if this program started it.
     pub(super) async fn close(self) {
-        if let Some(launched) = self.launched {
-            launched.stop().await;
+        if let Some(started) = self.started {
+            started.stop().await;
+        }
+    }
+
+    /// Waits until a launched server has ended by itself; says how.
+    pub(super) async fn end(&self) -> String {
+        match &self.started {
+            Some(started) => started.end().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -141,13 +249,32 @@ impl Site {
     }
 
     pub(super) fn url(&self, api: Api) -> String {
-        let route = match api {
-            Api::Chat => "/v1/chat/completions",
-            Api::Completions => "/v1/completions",
-            Api::Generate => "/generate",
-        };
-        target::join(&self.base, route)
+        route(&self.base, api)
     }
+
+    /// The fewest places that show whether turns can be sent to any.
+    pub(super) fn probes(&self, api: Api) -> Vec<Aim> {
+        self.pin_places(api).map_or_else(|| vec![Aim::default()], |places| places.probes())
+    }
+}
+
+/// What is known before the server answers.
+struct Server {
+    target: Target,
+    bases: Vec<String>,
+    http: reqwest::Client,
+    api_key: Option<String>,
+    pin: Option<PinPolicy>,
+}
+
+/// The full URL of a route.
+pub(super) fn route(base: &str, api: Api) -> String {
+    let route = match api {
+        Api::Chat => "/v1/chat/completions",
+        Api::Completions => "/v1/completions",
+        Api::Generate => "/generate",
+    };
+    target::join(base, route)
 }
 
 fn trust(request: &RequestSpec) -> Trust {
@@ -155,22 +282,6 @@ fn trust(request: &RequestSpec) -> Trust {
         _ if request.insecure => Trust::Anyone,
         Some(path) => Trust::File(path.clone()),
         None => Trust::Host,
-    }
-}
-
-/// Waits until the server is ready, for as long as it may take. One that is still not ready then is asked all the same:
-/// its real reply says more than its health.
-async fn until_ready(http: &reqwest::Client, base: &str, timeout: Duration) -> Result<Readiness, TargetError> {
-    let deadline = tokio::time::Instant::now() + timeout;
-    loop {
-        match target::readiness(http, base).await {
-            Err(TargetError::Unreachable { .. }) | Ok(Readiness::NotYet(_))
-                if tokio::time::Instant::now() < deadline =>
-            {
-                tokio::time::sleep(Duration::from_millis(250)).await;
-            }
-            answer => return answer,
-        }
     }
 }
 
@@ -183,50 +294,4 @@ fn choose_model(base: &str, asked: Option<&str>, served: &[String]) -> Result<Op
         return Err(TargetError::refused(base, why));
     }
     Ok(Some(asked.to_owned()))
-}
-
-/// Checks what a simulated server would only say after its start; notes of settings that change nothing.
-///
-/// # Errors
-/// When a simulated target, or `[sim]`, names what does not exist.
-pub(super) fn check_targets(targets: &[&Target], spec: &RunSpec, sim: &raw::Sim) -> Result<Vec<String>, ProfileError> {
-    let wrong = |text: String, why| ProfileError::Target { text, why };
-    let own = ["--preset=", "--prefix-affinity-guard="].into_iter().zip([&spec.sim.preset, &spec.sim.guard]);
-    let own = own.map(|(flag, value)| format!("{flag}{value}").into()).collect();
-    super::sim::check(own).map_err(|why| ProfileError::Value { key: "sim".to_owned(), why })?;
-    for target in targets {
-        if let Target::Sim { policy, settings } = target {
-            let arguments = sim_arguments(policy, settings, &spec.sim, spec);
-            super::sim::check(arguments).map_err(|why| wrong(target.to_string(), why))?;
-        }
-    }
-    let is_simulated = targets.iter().any(|target| matches!(target, Target::Sim { .. }));
-    let moot = [("sim.time_scale", sim.time_scale.is_some()), ("sim.guard", sim.guard.is_some())];
-    let moot = moot.into_iter().filter(|(_, is_given)| *is_given && !is_simulated);
-    Ok(moot.map(|(key, _)| format!("`{key}` changes nothing: no target is a simulated server")).collect())
-}
-
-/// The command line of a simulated server. Settings of the target beat those of the profile.
-fn sim_arguments(
-    policy: &str,
-    settings: &std::collections::BTreeMap<String, String>,
-    sim: &SimSpec,
-    spec: &RunSpec,
-) -> Vec<OsString> {
-    let mut flags = std::collections::BTreeMap::from([
-        ("load-balance-method".to_owned(), policy.to_owned()),
-        ("preset".to_owned(), sim.preset.clone()),
-        ("prefix-affinity-guard".to_owned(), sim.guard.clone()),
-        ("time-scale".to_owned(), sim.time_scale.to_string()),
-        ("ranks".to_owned(), spec.server.ranks.to_string()),
-        ("kv-tokens".to_owned(), spec.server.kv_tokens_per_rank.to_string()),
-    ]);
-    if let Some(tokenizer) = &spec.request.tokenizer {
-        flags.insert("tokenizer".to_owned(), tokenizer.to_string_lossy().into_owned());
-    }
-    for (name, value) in settings {
-        let name = if name == "guard" { "prefix-affinity-guard" } else { name };
-        flags.insert(name.to_owned(), value.clone());
-    }
-    flags.into_iter().map(|(name, value)| format!("--{name}={value}").into()).collect()
 }

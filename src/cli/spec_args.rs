@@ -24,6 +24,12 @@ pub(super) struct Loaded {
 }
 
 impl SpecArgs {
+    /// Whether the command line names neither a profile nor a change of one.
+    #[must_use]
+    pub(super) fn is_bare(&self) -> bool {
+        self.profile.is_none() && self.overrides.is_empty()
+    }
+
     /// Reads the profile, or `default` (a built-in one) when none was given, or else an empty one.
     ///
     /// # Errors

@@ -25,8 +25,8 @@ use super::place;
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
-use crate::record::{Failure, Oddity, TurnRecord};
-use crate::units::Micros;
+use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
+use crate::units::{Micros, Rank};
 use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
@@ -40,7 +40,7 @@ const OPENING: Duration = Duration::from_secs(3);
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Full URL of the generation route.
+    /// Full URL of the generation route. Turns that are aimed elsewhere go by the same protocol, with TLS or without.
     pub url: String,
     pub shape: Shape,
     /// Headers that carry the routing key.
@@ -55,6 +55,15 @@ pub struct Settings {
     pub idle_timeout: Duration,
 }
 
+/// Where one turn goes. By default to the one address of the run, whose server chooses a rank itself.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Aim {
+    /// Full URL of the generation route, where there are several servers.
+    pub url: Option<Arc<str>>,
+    /// Where the turn will be served; a rank is asked of the server by number.
+    pub place: Option<Place>,
+}
+
 /// Sends turns. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
@@ -64,6 +73,7 @@ struct Inner {
     /// A pool of connections for each lane: a connection stays on the runtime that dialed it.
     pools: Vec<reqwest::Client>,
     lanes: Lanes,
+    url: Arc<str>,
     settings: Settings,
     headers: HeaderMap,
     key_headers: Vec<HeaderName>,
@@ -98,8 +108,9 @@ impl Client {
             Ok(builder.no_gzip().connector_layer(dial::Noting).build()?)
         };
         let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
+        let url = settings.url.as_str().into();
         let (lanes, secrets, fresh) = (lanes.clone(), secrets(&settings), OnceLock::new());
-        Ok(Self(Arc::new(Inner { pools, lanes, settings, headers, key_headers, secrets, clock, cancel, fresh })))
+        Ok(Self(Arc::new(Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh })))
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
@@ -126,13 +137,33 @@ impl Client {
         encode(&self.0.settings.shape, turn, prompt)
     }
 
-    /// Sends one turn and reads its reply to the end: the record, and the answer's text.
+    /// Sends one turn where it is aimed and reads its reply to the end: the record, and the answer's text.
     ///
     /// The future is small, since every stream has one: what it works on is made before it and lies in boxes.
-    pub fn send(&self, turn: TurnRecord, body: Bytes) -> impl Future<Output = (TurnRecord, String)> + Send + use<> {
+    pub fn send(
+        &self,
+        mut turn: TurnRecord,
+        body: Bytes,
+        aim: Aim,
+    ) -> impl Future<Output = (TurnRecord, String)> + Send + use<> {
         let Self(inner) = self.clone();
         let sent = Arc::new(OnceLock::new());
-        let request = Box::new(Request { id: turn.id.clone(), key: turn.key.clone(), body, sent: Arc::clone(&sent) });
+        let api = inner.settings.shape.request.api;
+        let Aim { url, place } = aim;
+        let rank = match place {
+            Some(Place::Rank(rank)) => Some(rank),
+            _ => None,
+        };
+        turn.place_source = place.as_ref().map(|_| PlaceSource::Pin);
+        turn.place = place;
+        let request = Box::new(Request {
+            url: url.unwrap_or_else(|| Arc::clone(&inner.url)),
+            id: turn.id.clone(),
+            key: turn.key.clone(),
+            rank,
+            body: pinned(api, rank, body),
+            sent: Arc::clone(&sent),
+        });
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
         let machine = Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets));
         let mut machine = Box::new(machine.reading(asked.place_field, *asks));
@@ -163,6 +194,10 @@ impl Inner {
                 headers.insert(name, key.clone());
             }
         }
+        // SGLang's OpenAI routes and vLLM read a rank here.
+        if let Some(rank) = request.rank.filter(|_| self.settings.shape.request.api != Api::Generate) {
+            headers.insert("x-data-parallel-rank", rank.0.into());
+        }
         headers
     }
 
@@ -187,7 +222,7 @@ impl Inner {
         request: &Request,
     ) -> impl Future<Output = reqwest::Result<reqwest::Response>> + use<> {
         let body = StampedBody { bytes: Some(request.body.clone()), sent: Arc::clone(&request.sent) };
-        http.post(&self.settings.url).headers(self.headers_of(request)).body(reqwest::Body::wrap(body)).send()
+        http.post(&*request.url).headers(self.headers_of(request)).body(reqwest::Body::wrap(body)).send()
     }
 
     fn fresh(&self) -> &reqwest::Client {
@@ -258,6 +293,17 @@ fn secrets(settings: &Settings) -> Arc<[String]> {
     settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
 }
 
+/// The body with the rank that is asked for, where the route reads it there: SGLang's own.
+fn pinned(api: Api, rank: Option<Rank>, body: Bytes) -> Bytes {
+    match (api, rank) {
+        (Api::Generate, Some(rank)) => {
+            let field = format!("{{\"routed_dp_rank\":{rank},");
+            [field.as_bytes(), body.get(1..).unwrap_or_default()].concat().into()
+        }
+        _ => body,
+    }
+}
+
 fn first_byte_end(limit: Duration) -> End {
     let why = format!("no byte of the reply within {}", humantime::format_duration(limit));
     End::Failed(Failure::FirstByteTimeout, why)
@@ -270,8 +316,11 @@ fn idle_end(limit: Duration) -> End {
 /// One request, which may have to be sent twice.
 #[derive(Debug)]
 struct Request {
+    url: Arc<str>,
     id: String,
     key: Option<String>,
+    /// The rank that is asked for.
+    rank: Option<Rank>,
     body: Bytes,
     /// The first poll of its first body.
     sent: Arc<OnceLock<Instant>>,
@@ -357,6 +406,16 @@ mod tests {
             idle_timeout: Duration::from_secs(10),
         };
         Client::new(settings, &Lanes::default(), Clock::wall(), CancellationToken::new()).unwrap()
+    }
+
+    #[test]
+    fn a_rank_is_asked_for_where_each_route_reads_it() {
+        for api in [Api::Chat, Api::Completions, Api::Generate] {
+            let body = pinned(api, Some(Rank(3)), Bytes::from_static(b"{\"text\":\"a\"}"));
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["text"], "a");
+            assert_eq!(body["routed_dp_rank"].as_u64(), (api == Api::Generate).then_some(3));
+        }
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Streams with known instants. Each case is fed at several cuts: the record must not depend on them.
 
 use super::*;
-use crate::record::{Place, TurnId};
+use crate::record::{Place, PlaceSource, TurnId};
 use crate::units::Rank;
 
 const DONE: &str = "data: [DONE]\n\n";
@@ -242,5 +242,30 @@ fn silence_about_cached_tokens_is_zero_only_of_a_server_that_answered() {
     for asked in [CachedDetails::NotAsked, CachedDetails::Asked, CachedDetails::Answered] {
         assert_eq!(cached(found, asked), Some(8));
         assert_eq!(cached("", asked), (asked == CachedDetails::Answered).then_some(0));
+    }
+}
+
+#[test]
+fn the_server_knows_better_than_the_pin_which_rank_it_was() {
+    let event = "data: {\"text\":\"a\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":{\"type\":\"length\",\"length\":1},\
+                 \"prompt_tokens\":9,\"completion_tokens\":1,\"dp_rank\":3}}\n\ndata: [DONE]\n\n";
+    let node = Place::Node("http://h".into());
+    let cases = [
+        (None, Place::Rank(Rank(3)), PlaceSource::MetaInfo, vec![]),
+        (Some(Place::Rank(Rank(3))), Place::Rank(Rank(3)), PlaceSource::Pin, vec![]),
+        (Some(Place::Rank(Rank(1))), Place::Rank(Rank(3)), PlaceSource::MetaInfo, vec![Oddity::PinIgnored]),
+        (Some(node.clone()), node, PlaceSource::Pin, vec![]),
+    ];
+    for (pin, place, source, oddities) in cases {
+        let id = TurnId { group: 0, session: 0, turn: 0 };
+        let mut turn = TurnRecord::planned("r".into(), id, None, Micros(0), 1);
+        turn.place_source = pin.as_ref().map(|_| PlaceSource::Pin);
+        turn.place = pin;
+        let mut machine = Machine::new(Api::Generate, turn);
+        machine.record().status = Some(200);
+        machine.feed(event.as_bytes(), Micros(1000));
+        let (record, _) = machine.finish(End::Clean, Micros(2000));
+        assert_eq!((record.place, record.place_source), (Some(place), Some(source)));
+        assert_eq!(record.oddities, oddities);
     }
 }

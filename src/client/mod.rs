@@ -11,7 +11,7 @@ mod place;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};
-pub use http::{Client, Settings};
+pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
 pub use place::{Exported, read_export};

@@ -2,7 +2,7 @@
 
 use reqwest::header::HeaderMap;
 
-use crate::record::{Place, PlaceSource, ServerTimes, TurnRecord};
+use crate::record::{Oddity, Place, PlaceSource, ServerTimes, TurnRecord};
 use crate::units::{Rank, public_address};
 use crate::wire::frame::{self, Frame};
 use crate::wire::{Spans, Worker, Workers};
@@ -69,7 +69,7 @@ impl Sightings {
         let Self { field: _, pinned, rank, workers, model } = self;
         let wide = rank.map(u32::from);
         let told = match (&record.place, record.place_source) {
-            (_, Some(PlaceSource::Pin)) => return,
+            (_, Some(PlaceSource::Pin)) => return rank.map_or((), |rank| served_by(record, Rank(rank))),
             _ if model.is_some() => model.map(|name| (Place::node(name, wide), PlaceSource::Model)),
             (Some(Place::Node(name)), Some(source)) => Some((Place::node(name.clone(), wide), source)),
             (Some(_), _) => return,
@@ -84,6 +84,16 @@ impl Sightings {
             record.place = Some(place);
             record.place_source = Some(source);
         }
+    }
+}
+
+/// The server knows better than the client that asked for another rank; of a node's ranks nothing is kept where the client
+/// chose the node.
+fn served_by(record: &mut TurnRecord, rank: Rank) {
+    if matches!(record.place, Some(Place::Rank(asked)) if asked != rank) {
+        record.note(Oddity::PinIgnored);
+        record.place = Some(Place::Rank(rank));
+        record.place_source = Some(PlaceSource::MetaInfo);
     }
 }
 
@@ -193,7 +203,10 @@ mod tests {
             place_source: Some(PlaceSource::Pin),
             ..routed(ROUTED[0], "http://w:1")
         };
-        assert_eq!(settled(pinned, Some(PlaceField::Model), &told).place, Some(Place::Rank(Rank(0))));
+        let obeyed = Frame { dp_rank: Some(0), ..Frame { model: Some("w1".into()), ..Frame::default() } };
+        assert_eq!(settled(pinned.clone(), Some(PlaceField::Model), &obeyed).place, Some(Place::Rank(Rank(0))));
+        let ignored = settled(pinned, Some(PlaceField::Model), &told);
+        assert_eq!((ignored.place, &*ignored.oddities), (Some(Place::Rank(Rank(1))), &[Oddity::PinIgnored][..]));
         let record = settled(routed(ROUTED[0], "http://w:1"), Some(PlaceField::Model), &told);
         assert_eq!((record.place, record.place_source), (node("w1@1"), Some(PlaceSource::Model)));
         assert_eq!(settled(turn(), None, &told).place, Some(Place::Rank(Rank(1))), "a model is no place by itself");

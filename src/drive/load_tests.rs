@@ -206,7 +206,7 @@ fn a_record_that_waits_to_be_taken_makes_the_next_turn_late_and_that_is_seen() {
         let (sender, mut receiver) = mpsc::channel::<TurnRecord>(1);
         let serve = taking(|_| MS);
         let now = clock.clone();
-        let send = move |turn: TurnRecord, _: Bytes| {
+        let send = move |turn: TurnRecord, (), ()| {
             let serving = serve(now.clone(), turn);
             async move { (serving.await, String::new()) }
         };
@@ -218,7 +218,7 @@ fn a_record_that_waits_to_be_taken_makes_the_next_turn_late_and_that_is_seen() {
             }
             lag
         };
-        tokio::join!(drive(load, |_, _| Bytes::new(), send, sender), recording).1
+        tokio::join!(drive(load, |_, _| (), |_, ()| (), send, sender), recording).1
     })
     .unwrap();
     assert_eq!(lag[0], Micros(0));

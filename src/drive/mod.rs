@@ -1,5 +1,5 @@
-//! The one load loop: a plan's turns are sent when they are due. When (pacing), how many (limits), where and how (the
-//! `send` closure) and until when (duration, [`Stop`]) are values; there is no second loop.
+//! The one load loop: a plan's turns are sent when they are due. When (pacing), how many (limits), where (`place`), how
+//! (`send`) and until when (duration, [`Stop`]) are values; there is no second loop.
 //!
 //! One task a session, on the lane of its slot; its turns are sequential, so history needs no lock. Bodies of first turns are made while the loop
 //! waits, at most two limits ahead.
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -80,11 +79,12 @@ pub struct Driven {
 }
 
 /// State that all sessions of a run share.
-struct Shared<P, S> {
+struct Shared<P, L, S> {
     load: Load,
     turns: Option<Semaphore>,
     records: mpsc::Sender<TurnRecord>,
     prepare: P,
+    place: L,
     send: S,
 }
 
@@ -115,19 +115,28 @@ impl Stop {
 /// Sends the turns of the plan. Each turn of a session that has started ends as exactly one record in `records`; sessions
 /// that the end of the run came before leave none.
 ///
-/// `prepare` makes a turn's body ahead of its time; `send` sends it and reads the reply, and gives the record back with the
-/// answer's text.
-pub async fn drive<P, S, F>(load: Load, prepare: P, send: S, records: mpsc::Sender<TurnRecord>) -> Driven
+/// `prepare` makes a turn's body ahead of its time. `place` says where it goes, asked only when it leaves, so that the
+/// answer may depend on what is under way. `send` sends it there and reads the reply, and gives the record back with the
+/// answer's text; what `place` gave is its own to drop when the turn has ended.
+pub async fn drive<P, B, L, A, S, F>(
+    load: Load,
+    prepare: P,
+    place: L,
+    send: S,
+    records: mpsc::Sender<TurnRecord>,
+) -> Driven
 where
-    P: Fn(&TurnRecord, &Prompt) -> Bytes + Send + Sync + 'static,
-    S: Fn(TurnRecord, Bytes) -> F + Send + Sync + 'static,
+    P: Fn(&TurnRecord, &Prompt) -> B + Send + Sync + 'static,
+    B: Send + 'static,
+    L: Fn(&TurnRecord, &B) -> A + Send + Sync + 'static,
+    S: Fn(TurnRecord, B, A) -> F + Send + Sync + 'static,
     F: Future<Output = (TurnRecord, String)> + Send,
 {
     let clock = load.clock.clone();
     let stop = load.stop.clone();
     let is_over = AtomicBool::new(false);
     let turns = load.limits.turns.map(Semaphore::new);
-    let shared = Arc::new(Shared { turns, records, prepare, send, load });
+    let shared = Arc::new(Shared { turns, records, prepare, place, send, load });
     let ahead = shared.first_bodies().await;
     let started = clock.now();
     let deadline = deadline(&clock, shared.load.limits.duration.map(|span| started + span), &stop, &is_over);
@@ -153,14 +162,16 @@ async fn deadline(clock: &Clock, at: Option<Duration>, stop: &Stop, is_over: &At
     std::future::pending().await
 }
 
-impl<P, S, F> Shared<P, S>
+impl<P, B, L, A, S, F> Shared<P, L, S>
 where
-    P: Fn(&TurnRecord, &Prompt) -> Bytes + Send + Sync + 'static,
-    S: Fn(TurnRecord, Bytes) -> F + Send + Sync + 'static,
+    P: Fn(&TurnRecord, &Prompt) -> B + Send + Sync + 'static,
+    B: Send + 'static,
+    L: Fn(&TurnRecord, &B) -> A + Send + Sync + 'static,
+    S: Fn(TurnRecord, B, A) -> F + Send + Sync + 'static,
     F: Future<Output = (TurnRecord, String)> + Send,
 {
     /// The bodies that are due at the very start, made before it: making them one after the other would be late.
-    async fn first_bodies(&self) -> Lookahead {
+    async fn first_bodies(&self) -> Lookahead<B> {
         let sessions = self.load.prompter.plan().sessions.len();
         let mut ahead = Lookahead::new(self.load.limits.sessions, sessions);
         while ahead.bodies.len() < self.load.limits.sessions.unwrap_or(UNLIMITED_LOOKAHEAD)
@@ -174,7 +185,7 @@ where
 
     /// Starts sessions in the plan's order, each when it is due and a slot is free, and waits for all. Gives the number
     /// of sessions that panicked.
-    async fn run_sessions(self: &Arc<Self>, started: Duration, mut ahead: Lookahead) -> usize {
+    async fn run_sessions(self: &Arc<Self>, started: Duration, mut ahead: Lookahead<B>) -> usize {
         let plan = Arc::clone(self.load.prompter.plan());
         let Load { limits, watch, clock, lanes, .. } = &self.load;
         let last_arrival = plan.sessions.last().and_then(|session| session.arrival);
@@ -221,7 +232,7 @@ where
     }
 
     /// Waits for a session's arrival and slot, making bodies meanwhile.
-    async fn wait(&self, arrival: Option<Duration>, slots: Option<&mut Slots>, ahead: &mut Lookahead) -> Start {
+    async fn wait(&self, arrival: Option<Duration>, slots: Option<&mut Slots>, ahead: &mut Lookahead<B>) -> Start {
         let clock = &self.load.clock;
         if let Some(due) = arrival {
             while clock.now() < due && ahead.fill_one(|at| self.first_body(at)) {
@@ -243,7 +254,7 @@ where
         }
     }
 
-    async fn slot(&self, slots: &mut Slots, ahead: &mut Lookahead) -> Slot {
+    async fn slot(&self, slots: &mut Slots, ahead: &mut Lookahead<B>) -> Slot {
         loop {
             if let Some(slot) = slots.try_take() {
                 return slot;
@@ -255,7 +266,7 @@ where
         }
     }
 
-    fn first_body(&self, at: usize) -> Bytes {
+    fn first_body(&self, at: usize) -> B {
         (self.prepare)(&self.planned(at, 0), &self.load.prompter.prompt(at, 0, &[]))
     }
 
@@ -291,22 +302,22 @@ where
 }
 
 /// Bodies of the sessions that come next, in the plan's order.
-struct Lookahead {
-    bodies: VecDeque<Bytes>,
+struct Lookahead<B> {
+    bodies: VecDeque<B>,
     /// The plan index of the first body.
     from: usize,
     limit: usize,
     sessions: usize,
 }
 
-impl Lookahead {
+impl<B> Lookahead<B> {
     fn new(slots: Option<usize>, sessions: usize) -> Self {
         let limit = slots.map_or(UNLIMITED_LOOKAHEAD, |slots| 2 * slots);
         Self { bodies: VecDeque::new(), from: 0, limit, sessions }
     }
 
     /// Makes one more body; false when enough are ready.
-    fn fill_one(&mut self, make: impl FnOnce(usize) -> Bytes) -> bool {
+    fn fill_one(&mut self, make: impl FnOnce(usize) -> B) -> bool {
         let next = self.from + self.bodies.len();
         let has_room = self.bodies.len() < self.limit && next < self.sessions;
         if has_room {
@@ -316,7 +327,7 @@ impl Lookahead {
     }
 
     /// The body of session `at`, which is the next one.
-    fn take(&mut self, at: usize, make: impl FnOnce(usize) -> Bytes) -> Bytes {
+    fn take(&mut self, at: usize, make: impl FnOnce(usize) -> B) -> B {
         self.from = at + 1;
         self.bodies.pop_front().unwrap_or_else(|| make(at))
     }

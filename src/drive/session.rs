@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::SemaphorePermit;
 
 use super::{Shared, Start};
@@ -18,16 +17,18 @@ struct Granted<'a> {
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-impl<P, S, F> Shared<P, S>
+impl<P, B, L, A, S, F> Shared<P, L, S>
 where
-    P: Fn(&TurnRecord, &Prompt) -> Bytes + Send + Sync + 'static,
-    S: Fn(TurnRecord, Bytes) -> F + Send + Sync + 'static,
+    P: Fn(&TurnRecord, &Prompt) -> B + Send + Sync + 'static,
+    B: Send + 'static,
+    L: Fn(&TurnRecord, &B) -> A + Send + Sync + 'static,
+    S: Fn(TurnRecord, B, A) -> F + Send + Sync + 'static,
     F: Future<Output = (TurnRecord, String)> + Send,
 {
     /// Sends the turns of the session at plan index `at`.
     ///
     /// A turn that fails ends the session: the rest is skipped, since a conversation with a hole is another conversation.
-    pub(super) async fn session(&self, at: usize, start: Start, first_body: Bytes) {
+    pub(super) async fn session(&self, at: usize, start: Start, first_body: B) {
         let Start { mut due, is_open, mut cap_wait, slot } = start;
         let plan = self.load.prompter.plan();
         let turns = u32::try_from(plan.sessions[at].turns.len()).unwrap_or(u32::MAX);
@@ -45,7 +46,8 @@ where
             record.cap_wait_us = cap_wait.take().max(granted.cap_wait).map(Into::into);
             let under_way = self.load.watch.turn();
             // In a box: a session that waits or thinks needs no room for a turn under way.
-            let (record, reply) = Box::pin((self.send)(record, body)).await;
+            let place = (self.place)(&record, &body);
+            let (record, reply) = Box::pin((self.send)(record, body, place)).await;
             drop((under_way, granted));
             let outcome = record.outcome;
             let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);

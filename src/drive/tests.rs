@@ -53,7 +53,7 @@ where
         let load = make(&clock);
         let (watch, cut) = (Arc::clone(&load.watch), load.stop.cut.clone());
         let (sender, mut receiver) = mpsc::channel(4);
-        let send = move |turn: TurnRecord, _: Bytes| {
+        let send = move |turn: TurnRecord, (), ()| {
             let (cut, started, now) = (cut.clone(), turn.clone(), clock.clone());
             let serving = serve(clock.clone(), turn);
             async move {
@@ -75,7 +75,7 @@ where
             }
             records
         };
-        let (driven, records) = tokio::join!(drive(load, |_, _| Bytes::new(), send, sender), collecting);
+        let (driven, records) = tokio::join!(drive(load, |_, _| (), |_, ()| (), send, sender), collecting);
         Ran { driven, records, max_in_flight: watch.max_in_flight(), marks: watch.marks() }
     })
     .unwrap()

@@ -6,7 +6,7 @@ use crate::policy::{Guard, MaxLoadSkew};
 use crate::units::Rank;
 
 /// How many leading ids `prefix_match` reads (PR #26612).
-const MATCHED_TOKENS: usize = 4096;
+pub const MATCHED_TOKENS: usize = 4096;
 
 /// What a rank has to do, as far as the one who chooses knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

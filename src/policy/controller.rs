@@ -1,4 +1,4 @@
-//! The DP controller as a state machine: SGLang's budget around the choices of [`choose`]. Time comes in as an argument.
+//! The DP controller as a state machine: SGLang's budget around the choices of a [`Chooser`]. Time comes in as an argument.
 //!
 //! The subtle thing is the budget. Each dispatch adds a guess (+1 request, + the prompt's length); a newer snapshot of a
 //! rank overwrites the guess, also for requests that the rank had not seen when the snapshot was taken. A burst can thus be
@@ -6,21 +6,11 @@
 
 use std::time::Duration;
 
-use crate::policy::{Affinity, Fallback, Load, Method, RoundRobin, choose, rendezvous};
+use crate::policy::{Affinity, Arrival, Chooser, Dispatch, Load, Method};
 use crate::units::Rank;
 
 /// Snapshots are read at most this often, so that a burst is spread by the guesses and not by stale reports.
 pub const REFRESH_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A request, as far as the choice of a rank is concerned.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Arrival<'a> {
-    /// The routing key; an empty one is none.
-    pub key: Option<&'a str>,
-    pub prompt: &'a [u32],
-    /// The rank that the caller asks for by number.
-    pub pin: Option<Rank>,
-}
 
 /// What a rank last published about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,22 +21,6 @@ pub struct Snapshot {
     pub running: u32,
     pub waiting: u32,
     pub tokens: u64,
-}
-
-/// Where a request goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dispatch {
-    pub rank: Rank,
-    /// Where the key or prompt wanted to go; none where the method knows no preference.
-    pub preferred: Option<Rank>,
-}
-
-impl Dispatch {
-    /// Whether the guard sent the request past its preferred rank.
-    #[must_use]
-    pub fn spilled(&self) -> bool {
-        self.preferred.is_some_and(|preferred| preferred != self.rank)
-    }
 }
 
 /// No rank can take the request.
@@ -61,12 +35,10 @@ pub enum NoRank {
 /// Chooses a rank for one request after the other.
 #[derive(Debug, Clone)]
 pub struct Controller {
-    method: Method,
-    affinity: Affinity,
+    chooser: Chooser,
     /// All ranks, live or not; the position is the id.
     ranks: Vec<Rank>,
     slots: Vec<Slot>,
-    counter: RoundRobin,
     refreshed: Option<Duration>,
 }
 
@@ -83,11 +55,9 @@ impl Controller {
     pub fn new(method: Method, affinity: Affinity, ranks: u16) -> Self {
         let idle = Slot { is_live: true, load: Load::default(), taken: None };
         Self {
-            method,
-            affinity,
+            chooser: Chooser::new(method, affinity),
             ranks: (0..ranks).map(Rank).collect(),
             slots: vec![idle; usize::from(ranks)],
-            counter: RoundRobin::default(),
             refreshed: None,
         }
     }
@@ -104,7 +74,8 @@ impl Controller {
     /// Whether [`Self::refresh`] would read snapshots now; saves the caller from collecting them.
     #[must_use]
     pub fn refresh_due(&self, now: Duration) -> bool {
-        self.method.reads_loads() && self.refreshed.is_none_or(|last| now.saturating_sub(last) >= REFRESH_INTERVAL)
+        self.chooser.method().reads_loads()
+            && self.refreshed.is_none_or(|last| now.saturating_sub(last) >= REFRESH_INTERVAL)
     }
 
     /// Takes over the ranks' own numbers where their snapshot is a new one. To be called before each dispatch, pinned ones
@@ -133,8 +104,11 @@ impl Controller {
             let is_live = self.slots.get(usize::from(rank.0)).is_some_and(|slot| slot.is_live);
             return if is_live { Ok(Dispatch { rank, preferred: None }) } else { Err(NoRank::NotActive(rank)) };
         }
-        let chosen = self.choose(arrival).ok_or(NoRank::AllOff)?;
-        if self.method.reads_loads() {
+        let Self { chooser, ranks, slots, .. } = self;
+        let slot = |rank: Rank| slots[usize::from(rank.0)];
+        let chosen = chooser.choose(arrival, ranks, |rank| slot(rank).is_live, |rank| slot(rank).load);
+        let chosen = chosen.ok_or(NoRank::AllOff)?;
+        if self.chooser.method().reads_loads() {
             let load = &mut self.slots[usize::from(chosen.rank.0)].load;
             load.requests = load.requests.saturating_add(1);
             load.tokens = load.tokens.saturating_add(arrival.prompt.len() as u64);
@@ -146,44 +120,6 @@ impl Controller {
     #[must_use]
     pub fn load(&self, rank: Rank) -> Option<Load> {
         self.slots.get(usize::from(rank.0)).map(|slot| slot.load)
-    }
-
-    fn choose(&mut self, arrival: &Arrival<'_>) -> Option<Dispatch> {
-        let unguided = |rank| Dispatch { rank, preferred: None };
-        match self.method {
-            Method::RoundRobin => self.by(Fallback::RoundRobin).map(unguided),
-            Method::TotalRequests => self.by(Fallback::TotalRequests).map(unguided),
-            Method::TotalTokens => self.by(Fallback::TotalTokens).map(unguided),
-            Method::PrefixMatch => match choose::prefix_match(arrival.prompt, &self.live()) {
-                Some(rank) => Some(Dispatch { rank, preferred: Some(rank) }),
-                None => self.by(Fallback::RoundRobin).map(unguided),
-            },
-            Method::PrefixAffinity => match self.affinity.key(arrival.key, arrival.prompt) {
-                Some(key) => {
-                    let order = rendezvous(&key, &self.live());
-                    let Affinity { guard, max_load_skew, .. } = self.affinity;
-                    let rank = choose::guarded(&order, guard, max_load_skew, |rank| self.believed(rank))?;
-                    Some(Dispatch { rank, preferred: order.first().copied() })
-                }
-                None => self.by(self.affinity.fallback).map(unguided),
-            },
-        }
-    }
-
-    fn by(&mut self, fallback: Fallback) -> Option<Rank> {
-        match fallback {
-            Fallback::RoundRobin => self.counter.next(&self.ranks, |rank| self.slots[usize::from(rank.0)].is_live),
-            Fallback::TotalRequests => choose::least_requests(&self.live(), |rank| self.believed(rank)),
-            Fallback::TotalTokens => choose::least_tokens(&self.live(), |rank| self.believed(rank)),
-        }
-    }
-
-    fn live(&self) -> Vec<Rank> {
-        self.ranks.iter().copied().filter(|rank| self.slots[usize::from(rank.0)].is_live).collect()
-    }
-
-    fn believed(&self, rank: Rank) -> Load {
-        self.slots[usize::from(rank.0)].load
     }
 }
 

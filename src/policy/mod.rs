@@ -2,8 +2,9 @@
 //! the client when it pins turns itself; nothing here knows a clock, a socket or a session.
 //!
 //! SGLang's names are kept: `round_robin`, `total_requests`, `total_tokens` (0.5.23), `prefix_match` (PR #26612) and
-//! `prefix_affinity` (PR #31170). [`choose`] holds the choices, [`Controller`] the counters that SGLang keeps around them:
-//! the loads it was told, and its own guess of what it has sent since.
+//! `prefix_affinity` (PR #31170). [`choose`] holds the choices, [`Chooser`] takes them by one method for whoever knows the
+//! loads, and [`Controller`] keeps what SGLang believes of these: the loads it was told, and its own guess of what it has
+//! sent since.
 //!
 //! ```
 //! use gspbench::policy::{Affinity, Arrival, Controller, Method};
@@ -17,11 +18,13 @@
 //! ```
 
 pub mod choose;
+mod chooser;
 mod controller;
 mod hash;
 mod method;
 
 pub use choose::{Load, RoundRobin};
-pub use controller::{Arrival, Controller, Dispatch, NoRank, REFRESH_INTERVAL, Snapshot};
+pub use chooser::{Arrival, Chooser, Dispatch};
+pub use controller::{Controller, NoRank, REFRESH_INTERVAL, Snapshot};
 pub use hash::{prefix_digest, rendezvous};
 pub use method::{Affinity, BadSkew, Fallback, Guard, MaxLoadSkew, Method, UnknownName};

@@ -1,6 +1,6 @@
 //! Reading a profile and laying flags over it.
 
-use super::{ProfileError, raw, target};
+use super::{ProfileError, arm, raw};
 
 /// One flag as a change of the profile's table.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +46,7 @@ pub fn load(name: &str, text: &str, overrides: &[Override]) -> Result<raw::Profi
                 format!("--set {text}")
             }
             Override::Arm(text) => {
-                arms.push(target::parse_arm(text)?);
+                arms.push(arm::parse_arm(text)?);
                 continue;
             }
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     Api, ChatLayout, ExperimentSpec, Gaps, Gate, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
-    Popularity, ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, raw,
-    spec, target,
+    Popularity, ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, arm, raw,
+    spec,
 };
 use crate::units::MOST_RANKS;
 
@@ -74,7 +74,7 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
 pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<ExperimentSpec> {
     let run = run_spec(profile, context)?;
     let arms =
-        profile.arm.iter().enumerate().map(|(at, arm)| target::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
+        profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
     if arms.len() < 2 {
         let why = format!(
             "a comparison needs two arms and got {}: give --arm NAME=TARGET twice, or [[arm]] tables",
@@ -105,6 +105,7 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
         fail_if: gates(profile)?,
         server_info_may_differ: server_info_may_differ.clone().unwrap_or_else(spec::what_may_differ),
         arms,
+        aa: false,
     })
 }
 
@@ -206,9 +207,14 @@ fn history(raw: Option<&str>, turns: NonZeroU32, context: &Context) -> Checked<H
         None if context.compares_arms && turns.get() > 1 => Ok(History::Synthetic),
         None | Some("real") => Ok(History::Real),
         Some("synthetic") => Ok(History::Synthetic),
-        Some("recorded") => Err(ProfileError::not_built("`workload.history` = \"recorded\"")),
+        Some("recorded") if context.compares_arms => Ok(History::Recorded),
+        Some("recorded") => {
+            let why =
+                "`gspbench ab` records it from its baseline, one arm alone has none: give \"real\" or \"synthetic\"";
+            Err(ProfileError::value("workload.history", why))
+        }
         Some(word) => {
-            let why = format!("\"{word}\" is no history: give \"real\" or \"synthetic\"");
+            let why = format!("\"{word}\" is no history: give \"real\", \"synthetic\" or \"recorded\"");
             Err(ProfileError::value("workload.history", why))
         }
     }
@@ -354,13 +360,7 @@ fn duration(text: Option<&str>) -> Checked<Option<Duration>> {
 }
 
 fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
-    let positive = |key: &str, text: Option<&str>, default: u64| {
-        let span = span(key, text, Duration::from_secs(default))?;
-        if span.is_zero() {
-            return Err(ProfileError::value(key, "a timeout of 0 ends every request: give more, as in \"60s\""));
-        }
-        Ok(span)
-    };
+    let positive = |key: &str, text: Option<&str>, default| positive_span(key, text, Duration::from_secs(default));
     Ok(TimeoutSpec {
         connect: positive("timeout.connect", raw.connect.as_deref(), 10)?,
         first_byte: positive("timeout.first_byte", raw.first_byte.as_deref(), 600)?,
@@ -369,13 +369,7 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
 }
 
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
-    for url in raw.metrics_urls.iter().flatten() {
-        let is_http = reqwest::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
-        if !is_http {
-            let why = format!("`{}` is no address: give http://HOST:PORT", public_address(url));
-            return Err(ProfileError::value("server.metrics_urls", why));
-        }
-    }
+    raw.metrics_urls.iter().flatten().try_for_each(|url| http_url("server.metrics_urls", url))?;
     if raw.isolate.is_some() && (raw.flush == Some(true) || raw.flush_command.is_some()) {
         let why = "it stands in the place of a flush: give one of them";
         return Err(ProfileError::value("server.isolate", why));
@@ -421,9 +415,14 @@ fn check_combinations(spec: &RunSpec) -> Checked<()> {
             "chat takes text: use api = \"completions\" or \"generate\"",
         ));
     }
-    if ids && spec.workload.turns.get() > 1 && spec.workload.history == History::Real {
+    if ids && spec.workload.turns.get() > 1 && spec.workload.history != History::Synthetic {
         let why = "replies come back as text: use history = \"synthetic\" with ids";
         return Err(ProfileError::value("request.prompt_as", why));
+    }
+    let Length { min, max } = spec.workload.output_tokens;
+    if spec.workload.history == History::Recorded && min != max {
+        let why = "replies are recorded once and stand in every round, so `workload.output_tokens` must be one length";
+        return Err(ProfileError::value("workload.history", why));
     }
     if spec.load.duration.is_some_and(|duration| spec.load.ramp_up >= duration) {
         let why =
@@ -456,7 +455,26 @@ fn kv_tokens(tokens: u64) -> Checked<u64> {
     Ok(tokens)
 }
 
-fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
+/// Refuses what is no address of a server.
+pub(super) fn http_url(key: &str, url: &str) -> Checked<()> {
+    let is_http = reqwest::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    if !is_http {
+        let why = format!("`{}` is no address: give http://HOST:PORT", public_address(url));
+        return Err(ProfileError::value(key, why));
+    }
+    Ok(())
+}
+
+/// A timeout that lets something happen.
+pub(super) fn positive_span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
+    let span = span(key, text, default)?;
+    if span.is_zero() {
+        return Err(ProfileError::value(key, "a timeout of 0 lets nothing happen: give more, as in \"60s\""));
+    }
+    Ok(span)
+}
+
+pub(super) fn span(key: &str, text: Option<&str>, default: Duration) -> Checked<Duration> {
     let Some(text) = text else { return Ok(default) };
     let wrong = || ProfileError::value(key, format!("\"{text}\" is no span: write it as \"90s\" or \"1m 30s\""));
     if text == "0" {

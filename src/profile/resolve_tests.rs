@@ -117,7 +117,7 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
 
 #[test]
 fn what_is_not_built_is_refused_and_never_ignored() {
-    let keys = ["workload.kind = \"trace\"", "workload.history = \"recorded\""];
+    let keys = ["workload.kind = \"trace\"", "workload.kind = \"mixture\""];
     for text in keys {
         assert!(refusal(text).ends_with("is not built yet"), "{text}: {}", refusal(text));
     }
@@ -138,9 +138,23 @@ fn an_experiment_needs_two_arms_of_different_names() {
         (&[("a", ""), ("A", "")], "of its own"),
         (&[("a", "control = true"), ("b", "")], "baseline"),
         (&[("a", ""), ("b/c", "")], "folder"),
-        (&[("a", ""), ("b", "launch = \"x\"")], "not built yet"),
+        (&[("a", ""), ("b", "launch = \"x\"")], "leave `launch` out"),
     ] {
         let said = experiment(arms).unwrap_err();
         assert!(said.contains(words), "{said}");
     }
+}
+
+#[test]
+fn recorded_history_is_for_arms_that_are_compared() {
+    let said = refusal("workload.history = \"recorded\"");
+    assert!(said.contains("`workload.history`") && said.contains("gspbench ab"), "{said}");
+    let spec = |text: &str| {
+        run_spec(&load("test", text, &[]).unwrap(), &Context { compares_arms: true, ..context() })
+            .map_err(|why| why.to_string())
+    };
+    let recorded = "workload.history = \"recorded\"\nworkload.turns = 2\n";
+    assert_eq!(spec(recorded).unwrap().workload.history, History::Recorded);
+    let ranged = format!("{recorded}workload.output_tokens = {{ min = 1, max = 9 }}");
+    assert!(spec(&ranged).unwrap_err().contains("one length"));
 }

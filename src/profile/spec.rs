@@ -74,6 +74,8 @@ pub enum History {
     Real,
     /// Text derived from the seed, of the planned output length.
     Synthetic,
+    /// Replies that the baseline gave in a block that is not measured: the same text in every arm.
+    Recorded,
 }
 
 /// Which turns share a routing key, and how they carry it.
@@ -304,6 +306,9 @@ pub struct ExperimentSpec {
     pub server_info_may_differ: Vec<String>,
     /// The first is the baseline.
     pub arms: Vec<ArmSpec>,
+    /// Whether both arms are one and the same, so that what lies between them is noise.
+    #[serde(default)]
+    pub aa: bool,
 }
 
 /// The routing policy is what arms differ in, where nothing else is named.
@@ -319,6 +324,50 @@ pub struct ArmSpec {
     pub target: Target,
     /// Shown, never judged.
     pub control: bool,
+    #[serde(default)]
+    pub keys: ArmKeys,
+    #[serde(default)]
+    pub prompts: ArmPrompts,
+    /// Further addresses whose counters are read in this arm only.
+    #[serde(default)]
+    pub metrics_urls: Vec<String>,
+    /// Present when this program starts and stops the server itself, for each block anew.
+    #[serde(default)]
+    pub launch: Option<LaunchSpec>,
+}
+
+/// A server as a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    /// For `sh -c`.
+    pub command: String,
+    /// From its start until it answers.
+    pub ready_timeout: Duration,
+    /// From SIGTERM to SIGKILL.
+    pub stop_timeout: Duration,
+}
+
+/// Which keys the turns of an arm carry.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArmKeys {
+    /// Those of the workload.
+    #[default]
+    Plan,
+    None,
+    /// One of its own for each turn, as from callers that send a fresh id as key.
+    PerTurn,
+}
+
+/// Which prompts an arm sends.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArmPrompts {
+    /// Those of the workload.
+    #[default]
+    Plan,
+    /// As long as those, and no two with a common beginning.
+    ZeroReuse,
 }
 
 /// Where an arm's requests go.
@@ -333,4 +382,25 @@ pub enum Target {
         /// Further settings, as flags of `gspbench sim` without the dashes.
         settings: BTreeMap<String, String>,
     },
+    /// Servers that someone else runs, over whose ranks (one address) or among which (several) this program itself spreads
+    /// the turns.
+    Pin {
+        policy: String,
+        /// Settings of the policy, by the names of the simulator's flags without the dashes.
+        settings: BTreeMap<String, String>,
+        /// Base URLs without trailing slashes; at least one.
+        urls: Vec<String>,
+    },
+}
+
+impl Target {
+    /// The addresses of servers that someone else runs; none of a simulated one.
+    #[must_use]
+    pub fn urls(&self) -> &[String] {
+        match self {
+            Self::Url(url) => std::slice::from_ref(url),
+            Self::Pin { urls, .. } => urls,
+            Self::Sim { .. } => &[],
+        }
+    }
 }

@@ -1,36 +1,67 @@
-//! Targets and arms as they stand on a command line: `http://host:port`, `sim:POLICY[,key=value…]`,
-//! `NAME=TARGET[;control]`.
+//! Targets as they stand on a command line: `http://host:port`, `sim:POLICY[,key=value…]`,
+//! `pin:POLICY[,key=value…]@URL[,URL…]`.
 
 use std::collections::BTreeMap;
 
-use super::{ArmSpec, ProfileError, Target, raw};
+use super::{ProfileError, Target};
 use crate::units::public_address;
 
 impl std::str::FromStr for Target {
     type Err = ProfileError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.starts_with("http://") || text.starts_with("https://") {
-            reqwest::Url::parse(text).map_err(|why| ProfileError::target(text, &why.to_string()))?;
-            let (base, query) = text.split_once('?').map_or((text, None), |(base, query)| (base, Some(query)));
-            let base = base.trim_end_matches('/');
-            return Ok(Self::Url(query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}"))));
+        if is_http(text) {
+            return Ok(Self::Url(base_url(text, text)?));
         }
         if let Some(sim) = text.strip_prefix("sim:") {
-            return sim_target(text, sim);
+            let (policy, settings) = policy(text, sim, "sim:round_robin")?;
+            return Ok(Self::Sim { policy, settings });
         }
-        if text.starts_with("pin:") {
-            return Err(ProfileError::not_built(format!("the target `{text}`: pinned placement")));
+        if let Some(pin) = text.strip_prefix("pin:") {
+            let example = "pin:prefix_affinity@http://HOST:PORT";
+            let (pin, urls) = pin.split_once('@').ok_or_else(|| {
+                ProfileError::target(text, &format!("say where the turns are placed, as in {example}"))
+            })?;
+            let (policy, settings) = policy(text, pin, example)?;
+            return Ok(Self::Pin { policy, settings, urls: base_urls(text, urls)? });
         }
-        Err(ProfileError::target(text, "a target is http://HOST:PORT, https://HOST or sim:POLICY"))
+        Err(ProfileError::target(text, "a target is http://HOST:PORT, https://HOST, sim:POLICY or pin:POLICY@URL"))
     }
 }
 
-fn sim_target(text: &str, sim: &str) -> Result<Target, ProfileError> {
-    let mut parts = sim.split(',');
+fn is_http(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// A base URL without its trailing slash; `text` is what an error names.
+fn base_url(text: &str, url: &str) -> Result<String, ProfileError> {
+    reqwest::Url::parse(url).map_err(|why| ProfileError::target(text, &why.to_string()))?;
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let base = base.trim_end_matches('/');
+    Ok(query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}")))
+}
+
+fn base_urls(text: &str, urls: &str) -> Result<Vec<String>, ProfileError> {
+    let mut bases: Vec<String> = Vec::new();
+    for url in urls.split(',').map(str::trim) {
+        if !is_http(url) {
+            return Err(ProfileError::target(text, "after the @ stand addresses, http://HOST:PORT, by commas"));
+        }
+        let base = base_url(text, url)?;
+        if bases.contains(&base) {
+            return Err(ProfileError::target(text, "an address stands there twice: give each once"));
+        }
+        bases.push(base);
+    }
+    Ok(bases)
+}
+
+/// A policy's name and its settings.
+fn policy(text: &str, given: &str, example: &str) -> Result<(String, BTreeMap<String, String>), ProfileError> {
+    let mut parts = given.split(',');
     let policy = parts.next().unwrap_or_default().trim();
     if policy.is_empty() {
-        return Err(ProfileError::target(text, "name a policy, as in sim:round_robin"));
+        return Err(ProfileError::target(text, &format!("name a policy, as in {example}")));
     }
     let mut settings = BTreeMap::new();
     for part in parts {
@@ -39,7 +70,7 @@ fn sim_target(text: &str, sim: &str) -> Result<Target, ProfileError> {
             .ok_or_else(|| ProfileError::target(text, "settings after the policy are key=value, by commas"))?;
         settings.insert(key.trim().replace('_', "-"), value.trim().to_owned());
     }
-    Ok(Target::Sim { policy: policy.to_owned(), settings })
+    Ok((policy.to_owned(), settings))
 }
 
 impl std::fmt::Display for Target {
@@ -47,58 +78,24 @@ impl std::fmt::Display for Target {
         match self {
             // Shown and stored in many places, so it tells no secret.
             Self::Url(url) => f.write_str(&public_address(url)),
-            Self::Sim { policy, settings } => {
-                write!(f, "sim:{policy}")?;
-                settings.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))
+            Self::Sim { policy, settings } => write_policy(f, "sim", policy, settings),
+            Self::Pin { policy, settings, urls } => {
+                write_policy(f, "pin", policy, settings)?;
+                let urls: Vec<String> = urls.iter().map(|url| public_address(url)).collect();
+                write!(f, "@{}", urls.join(","))
             }
         }
     }
 }
 
-/// Reads `NAME=TARGET[;option…]`, the form of `--arm`.
-///
-/// # Errors
-/// When a part is missing or unknown.
-pub(super) fn parse_arm(text: &str) -> Result<raw::Arm, ProfileError> {
-    let wrong = || ProfileError::arm(text, "give NAME=TARGET, as in affinity=sim:prefix_affinity");
-    let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
-    let mut parts = rest.split(';');
-    let target = parts.next().filter(|target| !target.is_empty()).ok_or_else(wrong)?;
-    let mut arm = raw::Arm { name: Some(name.to_owned()), target: Some(target.to_owned()), ..raw::Arm::default() };
-    for part in parts {
-        match part.split_once('=') {
-            None if part == "control" => arm.control = Some(true),
-            Some(("keys", value)) => arm.keys = Some(value.to_owned()),
-            Some(("prompts", value)) => arm.prompts = Some(value.to_owned()),
-            Some(("metrics", value)) => arm.metrics = Some(value.to_owned()),
-            _ => return Err(ProfileError::arm(text, &format!("`{part}` is no option of an arm"))),
-        }
-    }
-    Ok(arm)
-}
-
-/// Checks one arm.
-pub(super) fn resolve_arm(arm: &raw::Arm, at: usize) -> Result<ArmSpec, ProfileError> {
-    let raw::Arm { name, target, control, keys, prompts, metrics, launch, ready_timeout, stop_timeout } = arm;
-    let label = name.clone().unwrap_or_else(|| format!("arm {}", at + 1));
-    let missing = |what: &str| ProfileError::arm(&label, what);
-    let unbuilt = [
-        ("keys", keys),
-        ("prompts", prompts),
-        ("metrics", metrics),
-        ("launch", launch),
-        ("ready_timeout", ready_timeout),
-        ("stop_timeout", stop_timeout),
-    ];
-    if let Some((option, _)) = unbuilt.into_iter().find(|(_, value)| value.is_some()) {
-        return Err(ProfileError::not_built(format!("`{option}` of arm `{label}`")));
-    }
-    let name = name.clone().filter(|name| !name.is_empty()).ok_or_else(|| missing("give it a `name`"))?;
-    if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-        return Err(missing("a name is letters, digits, `_`, `-` and `.`: it becomes a folder"));
-    }
-    let target = target.as_deref().ok_or_else(|| missing("give it a `target`, as in \"sim:round_robin\""))?;
-    Ok(ArmSpec { name, target: target.parse()?, control: control.unwrap_or(false) })
+fn write_policy(
+    f: &mut std::fmt::Formatter<'_>,
+    kind: &str,
+    policy: &str,
+    settings: &BTreeMap<String, String>,
+) -> std::fmt::Result {
+    write!(f, "{kind}:{policy}")?;
+    settings.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))
 }
 
 #[cfg(test)]
@@ -117,9 +114,11 @@ mod tests {
         for (text, base) in cases {
             assert_eq!(text.parse::<Target>().unwrap(), Target::Url(base.into()));
         }
-        for wrong in
-            ["http://", "https:///", "localhost:1", "sim:", "sim:round_robin,ranks", "pin:round_robin@http://h"]
-        {
+        let no_url = ["http://", "https:///", "localhost:1"];
+        let no_sim = ["sim:", "sim:round_robin,ranks"];
+        let no_pin =
+            ["pin:oracle", "pin:@http://h", "pin:oracle@h", "pin:oracle@http://h,http://h/", "pin:a,b@http://h"];
+        for wrong in no_url.into_iter().chain(no_sim).chain(no_pin) {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
     }
@@ -132,12 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_is_a_name_a_target_and_options() {
-        let arm = parse_arm("bare=http://h:1?a=b;control").unwrap();
-        assert_eq!(arm.name.as_deref(), Some("bare"));
-        assert_eq!(arm.target.as_deref(), Some("http://h:1?a=b"));
-        assert_eq!(arm.control, Some(true));
-        assert!(parse_arm("http://h:1").is_err());
-        assert!(parse_arm("a=sim:round_robin;colour=red").is_err());
+    fn a_pinned_target_reads_back_from_its_text_which_shows_no_secret() {
+        let target: Target = "pin:prefix_affinity,guard=none@http://h:1/,http://h:2?k=v".parse().unwrap();
+        assert_eq!(target.urls(), ["http://h:1", "http://h:2?k=v"]);
+        assert_eq!(target.to_string(), "pin:prefix_affinity,guard=none@http://h:1,http://h:2?k=(hidden)");
+        let one: Target = "pin:round_robin,ranks=4@https://u:p@h/v1".parse().unwrap();
+        assert_eq!(one.to_string(), "pin:round_robin,ranks=4@https://h/v1");
     }
 }

@@ -20,6 +20,8 @@ pub enum Oddity {
     BrokenAfterDone,
     /// Compressed although only `identity` was asked for: a compressor may have held tokens back.
     Compressed,
+    /// Served by another rank than the one that was asked for.
+    PinIgnored,
 }
 
 impl fmt::Display for Oddity {
@@ -31,6 +33,7 @@ impl fmt::Display for Oddity {
             Self::StrayLines => "stray_lines",
             Self::BrokenAfterDone => "broken_after_done",
             Self::Compressed => "compressed",
+            Self::PinIgnored => "pin_ignored",
         })
     }
 }

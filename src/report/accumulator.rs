@@ -39,6 +39,8 @@ pub struct Closing {
     pub key_seen: KeySeen,
     /// Reuse that the places seen in this run allow.
     pub observed: Option<ObservedOracle>,
+    /// Turns that this program itself, which placed them all, sent past the rank that they preferred.
+    pub spilled: Option<u64>,
     /// Most turns in flight at once, as the load loop counted.
     pub in_flight_max: Option<u64>,
     pub redials: Option<u64>,
@@ -81,6 +83,7 @@ impl Closing {
             restarted: vec![],
             key_seen: KeySeen::Unknown,
             observed: None,
+            spilled: None,
             in_flight_max: None,
             redials: None,
             runtime_lag: Distribution::default(),
@@ -152,6 +155,7 @@ impl Accumulator {
             restarted,
             key_seen,
             observed,
+            spilled,
             in_flight_max,
             redials,
             runtime_lag,
@@ -178,7 +182,7 @@ impl Accumulator {
         };
         let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
-            tally.placed.finish(server.ranks, &server.counters);
+            tally.placed.finish(server.ranks, &server.counters, spilled);
         let client = Client {
             send_lag_ms: millis(&tally.send_lag),
             own_lag_ms: millis(&tally.own_lag),

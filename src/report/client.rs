@@ -121,7 +121,7 @@ fn client_verdict(report: &RunReport) -> Verdict {
     match report.manifest.target {
         _ if report.server.kind.as_deref() == Some(SIMULATOR) => Verdict::Valid,
         Some(Target::Sim { .. }) => Verdict::Valid,
-        Some(Target::Url(_)) | None => Verdict::Void,
+        Some(Target::Url(_) | Target::Pin { .. }) | None => Verdict::Void,
     }
 }
 

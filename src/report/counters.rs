@@ -57,6 +57,28 @@ impl ServerFacts {
     }
 
     fn sum(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
+        if self.other_addresses.is_empty() {
+            return self.sum_of_one(is_meant);
+        }
+        let meant: Vec<&CounterDelta> = self.counters.iter().filter(|counter| is_meant(counter)).collect();
+        let own: Vec<&String> = self.address.iter().chain(&self.other_addresses).collect();
+        let is_of = |counter: &&CounterDelta, address: &String| counter.source == *address;
+        let silent = own.iter().filter(|address| !meant.iter().any(|counter| is_of(counter, address))).count();
+        match (silent, meant.is_empty()) {
+            (_, true) => None,
+            // The target counts nothing itself: what stands behind it, together.
+            (silent, _) if silent == own.len() => meant.iter().map(|counter| counter.delta).sum(),
+            (0, _) => {
+                let counts = |counter: &&&CounterDelta| own.iter().any(|address| is_of(counter, address));
+                meant.iter().filter(counts).map(|counter| counter.delta).sum()
+            }
+            // A part of several addresses is no sum of all.
+            _ => None,
+        }
+    }
+
+    /// The same, of a target with one address.
+    fn sum_of_one(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
         // Counters stand in the order of their addresses, the target's first.
         let meant = self.counters.iter().filter(|counter| is_meant(counter));
         let (own, further): (Vec<_>, Vec<_>) = meant.partition(|of| Some(&of.source) == self.address.as_ref());
@@ -136,6 +158,10 @@ mod tests {
         assert_eq!(facts.growth(CachedTokens), Some(7.0), "the router says nothing: its workers together");
         facts.counters.extend(of("http://router", 7.0));
         assert_eq!(facts.growth(CachedTokens), Some(7.0));
+        facts.other_addresses = vec!["http://second".into()];
+        assert_eq!(facts.growth(CachedTokens), None, "one of two addresses of the target says nothing");
+        facts.counters.extend(of("http://second", 5.0));
+        assert_eq!(facts.growth(CachedTokens), Some(12.0));
     }
 
     #[test]

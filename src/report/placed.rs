@@ -75,11 +75,13 @@ impl Placed {
         self.timeline.merge(timeline);
     }
 
-    /// With the server's number of ranks and its counters.
-    pub(super) fn finish(&self, ranks: Option<u32>, counters: &[CounterDelta]) -> Parts {
+    /// With the server's number of ranks and its counters, and the turns that a pin sent past their preferred place.
+    pub(super) fn finish(&self, ranks: Option<u32>, counters: &[CounterDelta], pinned: Option<u64>) -> Parts {
         let ranks = self.rows(ranks);
         let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
-        let affinity = Affinity { spilled: simulator_spills(counters), ..self.affinity.finish(&loads) };
+        let pinned = pinned.map(|turns| Spilled { turns, from: "pin".into(), by_place: vec![] });
+        let spilled = pinned.or_else(|| simulator_spills(counters));
+        let affinity = Affinity { spilled, ..self.affinity.finish(&loads) };
         let placement = self.placement.finish(ranks.iter().map(|row| &row.place));
         let timeline = self.timeline.finish(ranks.iter().map(|row| &row.place));
         Parts { ranks, affinity, ttft_split: self.split.finish(), placement, timeline }
@@ -157,10 +159,11 @@ impl Attributing {
     pub fn finish(self, observed: Option<ObservedOracle>) -> RunReport {
         let Self { mut report, placed } = self;
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
-            placed.finish(report.server.ranks, &report.server.counters);
+            placed.finish(report.server.ranks, &report.server.counters, None);
         report.workload.oracle.observed = observed;
         report.ranks = ranks;
-        report.affinity = affinity;
+        // Who counted them has not changed its mind.
+        report.affinity = Affinity { spilled: report.affinity.spilled, ..affinity };
         report.ttft_split = ttft_split;
         report.placement = placement;
         report.timeline = timeline;

@@ -4,10 +4,11 @@
 use serde_json::Value;
 
 use super::shape::Manifest;
-use crate::profile::{ExperimentSpec, RunSpec, Target};
+use crate::profile::{ArmSpec, ExperimentSpec, RunSpec, Target};
 use crate::units::public_address;
 
-const HIDDEN: &str = "(hidden)";
+/// Stands where a secret was.
+pub const HIDDEN: &str = "(hidden)";
 
 /// Headers, in lower case, whose values are no secrets; `x-smg-` begins those of SMG.
 const HARMLESS: [&str; 7] =
@@ -34,7 +35,11 @@ pub(super) fn redacted(mut manifest: Manifest) -> Manifest {
 #[must_use]
 pub fn public_experiment(mut spec: ExperimentSpec) -> ExperimentSpec {
     hide_in_spec(&mut spec.run);
-    spec.arms.iter_mut().for_each(|arm| hide_in_target(&mut arm.target));
+    for ArmSpec { target, metrics_urls, launch, name: _, control: _, keys: _, prompts: _ } in &mut spec.arms {
+        hide_in_target(target);
+        metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
+        launch.iter_mut().for_each(|launch| launch.command = public_command(&launch.command));
+    }
     spec
 }
 
@@ -83,9 +88,40 @@ fn hide_in_spec(spec: &mut RunSpec) {
 }
 
 fn hide_in_target(target: &mut Target) {
-    if let Target::Url(url) = target {
-        *url = public_address(url);
+    match target {
+        Target::Url(url) => *url = public_address(url),
+        Target::Pin { urls, .. } => urls.iter_mut().for_each(|url| *url = public_address(url)),
+        Target::Sim { .. } => {}
     }
+}
+
+/// A command without the values of flags and variables that are named like secrets, as in `--api-key` or `HF_TOKEN=`.
+fn public_command(command: &str) -> String {
+    let mut is_named = false;
+    let words = command.split_whitespace().map(|word| {
+        let was_named = std::mem::take(&mut is_named);
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        match value {
+            _ if was_named && !word.starts_with('-') => HIDDEN.to_owned(),
+            Some(value) if is_secret(name) && !is_number(value) => format!("{name}={HIDDEN}"),
+            _ => {
+                is_named = value.is_none() && word.starts_with('-') && is_secret(name);
+                public_text(word)
+            }
+        }
+    });
+    // Only what hides something is set anew: spaces and line ends may have a meaning.
+    let public = words.collect::<Vec<_>>().join(" ");
+    if public.contains(HIDDEN) { public } else { command.to_owned() }
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace("tokenizer", "");
+    ALWAYS.iter().chain(&TEXT_OF).any(|word| name.contains(word)) && !name.ends_with("tokens")
+}
+
+fn is_number(value: &str) -> bool {
+    value.parse::<f64>().is_ok()
 }
 
 fn is_harmless(header: &str) -> bool {
@@ -132,7 +168,9 @@ fn public_value(flag: &str, value: &str) -> String {
         _ => {
             let key = value.split('=').next().unwrap_or_default().trim();
             let secret = ["request.headers", "request.extra_body", "server.flush_command"];
-            let hides = matches!(key, "request" | "server") || secret.iter().any(|at| key.starts_with(at));
+            let hides = matches!(key, "request" | "server")
+                || key.starts_with("arm")
+                || secret.iter().any(|at| key.starts_with(at));
             match value.find('=') {
                 Some(at) if hides => kept(at + 1),
                 _ => public_text(value),
@@ -177,6 +215,18 @@ mod tests {
             assert!(!public.concat().contains("S3CRET"), "{public:?}");
             assert_eq!(public.len(), line.len());
         }
+    }
+
+    #[test]
+    fn a_command_shows_no_value_of_a_flag_or_variable_that_is_named_like_a_secret() {
+        let secret = "HF_TOKEN=S3CRET serve --api-key S3CRET --admin-api-key=S3CRET --url http://u:S3CRET@h/?k=S3CRET";
+        let public = public_command(secret);
+        assert!(
+            !public.contains("S3CRET") && public.contains("--api-key (hidden) --admin-api-key=(hidden)"),
+            "{public}"
+        );
+        let plain = "serve  --tokenizer-path /m\n --max-total-tokens 9 --chunk-tokens=7 http://h:1";
+        assert_eq!(public_command(plain), plain);
     }
 
     #[test]

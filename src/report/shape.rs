@@ -147,6 +147,9 @@ pub struct ServerFacts {
     /// The base URL that the turns went to.
     #[serde(default)]
     pub address: Option<String>,
+    /// Further ones among which the client itself spread them.
+    #[serde(default)]
+    pub other_addresses: Vec<String>,
     pub kind: Option<String>,
     pub version: Option<String>,
     pub model: Option<String>,

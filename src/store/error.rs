@@ -23,6 +23,8 @@ pub enum StoreError {
     IsExperiment(PathBuf),
     #[error("`{}` holds no ab.json: give the folder of an experiment", .0.display())]
     NoExperiment(PathBuf),
+    #[error("`{}` is being written by another gspbench: wait for its end", .0.display())]
+    Locked(PathBuf),
     #[error("`{}` was written by a newer gspbench (schema {schema}, this one reads {known}): use that version", path.display())]
     Newer { path: PathBuf, schema: u32, known: u32 },
     #[error("`{}` is not what gspbench writes there: {source}", path.display())]

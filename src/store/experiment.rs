@@ -1,11 +1,12 @@
 //! An experiment's directory: `ab.json`, `round-01/ARM/…`, and what came of them.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::dir::{create, create_exclusively, file_name, replace, write_json};
-use super::{COMPARISON, EXPERIMENT, HTML, MARKDOWN, RunDir, StoreError};
+use super::{COMPARISON, EXPERIMENT, HTML, MARKDOWN, REPLIES, RunDir, StoreError};
 use crate::compare::Comparison;
 
 /// The version of `ab.json`.
@@ -51,10 +52,12 @@ pub enum BlockState {
     Failed,
 }
 
-/// A directory that this process created for an experiment.
-#[derive(Debug, Clone)]
+/// A directory that this process created for an experiment, or went on with; no other process writes to it meanwhile.
+#[derive(Debug)]
 pub struct ExperimentDir {
     path: PathBuf,
+    /// Held for its lock.
+    _lock: File,
 }
 
 impl Experiment {
@@ -71,7 +74,21 @@ impl ExperimentDir {
     /// # Errors
     /// When the directory exists already or cannot be created.
     pub fn create(path: Option<&Path>, label: &str) -> Result<Self, StoreError> {
-        Ok(Self { path: create(path, label)? })
+        Self::open(&create(path, label)?)
+    }
+
+    /// Takes up an experiment that another process began.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened, or another process still writes to it.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let lock = File::open(path).map_err(StoreError::read(path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_owned())),
+            // A file system without locks: as before there were any.
+            Err(TryLockError::Error(_)) => Ok(Self { path: path.to_owned(), _lock: lock }),
+        }
     }
 
     #[must_use]
@@ -113,6 +130,29 @@ impl ExperimentDir {
     /// When the file cannot be written.
     pub fn write_experiment(&self, experiment: &Experiment) -> Result<(), StoreError> {
         write_json(&self.path.join(EXPERIMENT), experiment)
+    }
+
+    /// Writes `replies.json`: recorded history, a text for each turn of each session.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_replies(&self, replies: &[Vec<String>]) -> Result<(), StoreError> {
+        write_json(&self.path.join(REPLIES), &replies)
+    }
+
+    /// Reads `replies.json`; none when there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is foreign.
+    pub fn read_replies(&self) -> Result<Option<Vec<Vec<String>>>, StoreError> {
+        let path = self.path.join(REPLIES);
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map(Some).map_err(|source| StoreError::Foreign { path, source })
+            }
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StoreError::Read { path, source }),
+        }
     }
 
     /// Writes `comparison.json`.

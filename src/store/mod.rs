@@ -26,3 +26,4 @@ const MARKDOWN: &str = "report.md";
 const HTML: &str = "report.html";
 const EXPERIMENT: &str = "ab.json";
 const COMPARISON: &str = "comparison.json";
+const REPLIES: &str = "replies.json";

@@ -67,7 +67,7 @@ impl Launched {
 }
 
 /// Why a child ended: what it wrote to its standard error.
-async fn last_words(child: Child) -> String {
+pub(super) async fn last_words(child: Child) -> String {
     match tokio::time::timeout(STOP, child.wait_with_output()).await {
         Ok(Ok(output)) => {
             let words = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,10 @@
 //! The system under test as seen from outside a turn: what it is, emptying its cache, its counters, and the simulated
-//! server that this program starts for itself. Nothing here is on the timed path.
+//! server and the commands that this program starts for itself. Nothing here is on the timed path.
 
+mod command;
 mod dialect;
 mod flush;
+mod guard;
 mod identify;
 mod keys;
 mod launch;
@@ -13,8 +15,10 @@ mod series;
 mod server;
 mod url;
 
+pub use command::{Order, Running};
 pub use dialect::{Dialect, counters, dialects};
 pub use flush::{Flush, evictable, flush, flush_by_command, reset};
+pub use guard::guard;
 pub use identify::Kind;
 pub use keys::{Carried, KeySigns, key_arrived};
 pub use launch::{Launched, launch_sim};
@@ -34,6 +38,8 @@ pub enum TargetError {
     Refused { url: String, why: String },
     #[error("the simulated server: {0}")]
     Sim(String),
+    #[error("the server `{command}`: {why}")]
+    Launch { command: String, why: String },
 }
 
 impl TargetError {

@@ -7,7 +7,7 @@ use super::digest::digest;
 use super::plan::{Plan, SessionPlan, TurnPlan};
 use super::prompt::Seat;
 use super::seed::{derive, fraction, length};
-use crate::profile::{Order, Popularity, RunSpec, WorkloadSpec};
+use crate::profile::{ArmPrompts, Order, Popularity, RunSpec, WorkloadSpec};
 use crate::text::Vocabulary;
 
 /// Why a specification has no plan; each names the profile key and the way out.
@@ -48,6 +48,7 @@ pub fn plan(spec: &RunSpec, vocabulary: &Vocabulary) -> Result<Plan, PlanError> 
             .map(|group| length(derive(workload.seed, "system_tokens", &[group.into()]), workload.system_tokens))
             .collect(),
         sessions: sessions.collect(),
+        prompts: ArmPrompts::Plan,
         digest: String::new(),
     };
     check_distinct(&plan, vocabulary)?;
@@ -102,7 +103,6 @@ fn zipf_seats(workload: &WorkloadSpec, exponent: f64) -> Vec<Seat> {
         .collect()
 }
 
-/// What no plan can give, whatever is drawn.
 /// What only the sizes together show; everything else is checked where the specification is made.
 fn check(workload: &WorkloadSpec) -> Result<(), PlanError> {
     let turn = u64::from(workload.question_tokens.max) + u64::from(workload.output_tokens.max);

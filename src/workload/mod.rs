@@ -19,9 +19,9 @@ mod warmup;
 
 pub use build::{PlanError, plan};
 pub use oracle::{Aliasing, Observed, Observing, Reuse, RoundRobin, aliasing, ideal, observed, round_robin};
-pub use placement::Placement;
-pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan};
-pub use prompt::{Message, Prompt, Prompter, Role};
+pub use placement::{Placement, oracle_places};
+pub use plan::{Plan, SessionPlan, Totals, TurnIndex, TurnPlan, sent_keys};
+pub use prompt::{Message, Prompt, Prompter, Replies, Role};
 pub use router_key::{RouterKey, RouterRule};
 pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
 

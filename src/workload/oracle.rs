@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, SessionPlan, TurnIndex, precise};
-use crate::profile::{History, Order};
+use crate::profile::{ArmPrompts, History, Order};
 
 /// Prompt tokens that need no prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,7 @@ pub fn observed<P: Ord + Clone>(plan: &Plan, places: &BTreeMap<TurnIndex, P>) ->
 /// (place, group) pairs, not with turns.
 #[derive(Debug, Clone)]
 pub struct Observing<P> {
+    prompts: ArmPrompts,
     history: History,
     turns: u32,
     system_tokens: Vec<u32>,
@@ -92,6 +93,7 @@ impl<P: Ord + Clone> Observing<P> {
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         Self {
+            prompts: plan.prompts,
             history: plan.workload.history,
             turns: plan.workload.turns.get(),
             system_tokens: plan.system_tokens.clone(),
@@ -110,6 +112,7 @@ impl<P: Ord + Clone> Observing<P> {
             let is_cold = self.pairs.insert((place.clone(), group));
             let system = self.system_tokens.get(group as usize).copied().map_or(0, u64::from);
             self.prompt += prompt;
+            let is_cold = is_cold || self.prompts == ArmPrompts::ZeroReuse;
             self.cached += if is_cold { 0 } else { left.get(&place).copied().unwrap_or(system) };
             left.insert(place, remains_of(self.history, prompt, output));
         }
@@ -159,6 +162,9 @@ pub fn round_robin(plan: &Plan, ranks: u32) -> RoundRobin {
     for (group, ranks_met) in cold_ranks(plan, ranks) {
         cold_pairs += ranks_met;
         cached -= ranks_met * f64::from(plan.system_tokens[group as usize]);
+    }
+    if plan.prompts == ArmPrompts::ZeroReuse {
+        cached = 0.0;
     }
     let split_share = (plan.workload.turns.get() > 1).then(|| split / precise(plan.sessions.len() as u64));
     RoundRobin { ranks, reuse: share(cached, prompt), cold_pairs, split_share }
@@ -210,7 +216,7 @@ fn remains<'a>(plan: &Plan, session: &'a SessionPlan) -> impl Iterator<Item = u6
 fn remains_of(history: History, prompt: u64, output: u32) -> u64 {
     match history {
         History::Real => prompt + u64::from(output.saturating_sub(1)),
-        History::Synthetic => prompt,
+        History::Synthetic | History::Recorded => prompt,
     }
 }
 

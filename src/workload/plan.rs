@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
-use crate::profile::{KeySpec, RequestSpec, WorkloadSpec};
+use crate::profile::{ArmKeys, ArmPrompts, KeyScope, KeySpec, RequestSpec, WorkloadSpec};
 
 /// A turn by its group, its session within the group, and its place in the conversation, each from 0.
 pub type TurnIndex = (u32, u32, u32);
@@ -22,6 +23,7 @@ pub struct Plan {
     pub system_tokens: Vec<u32>,
     /// In send order.
     pub sessions: Vec<SessionPlan>,
+    pub prompts: ArmPrompts,
     /// xxh3-128 in hex over what the server gets to see; equal digests mean equal workloads.
     pub digest: String,
 }
@@ -73,6 +75,18 @@ impl Plan {
         Some(earlier.fold(system.saturating_add(question), u32::saturating_add))
     }
 
+    /// The plan as an arm sends it that carries other keys or prompts than the workload has. The digest stays where only
+    /// keys differ: it does not say whether they are sent.
+    #[must_use]
+    pub fn for_arm(mut self, keys: ArmKeys, prompts: ArmPrompts) -> Self {
+        self.key.by = sent_keys(self.key.by, keys);
+        if prompts == ArmPrompts::ZeroReuse {
+            self.prompts = prompts;
+            self.digest = format!("{:032x}", xxh3_128(format!("zero_reuse {}", self.digest).as_bytes()));
+        }
+        self
+    }
+
     /// The plan in numbers.
     #[must_use]
     pub fn totals(&self) -> Totals {
@@ -94,6 +108,16 @@ impl Plan {
         }
         totals.groups = groups.len() as u64;
         totals
+    }
+}
+
+/// The scope of the keys that an arm sends, where the workload has keys of `scope`.
+#[must_use]
+pub fn sent_keys(scope: KeyScope, keys: ArmKeys) -> KeyScope {
+    match keys {
+        ArmKeys::Plan => scope,
+        ArmKeys::None => KeyScope::None,
+        ArmKeys::PerTurn => KeyScope::Turn,
     }
 }
 

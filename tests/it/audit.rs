@@ -143,8 +143,8 @@ fn measure(spec: &RunSpec, method: Method) -> RunReport {
         };
         let (sender, mut receiver) = tokio::sync::mpsc::channel(64);
         let numbers = Numbers::default();
-        let serving = move |turn, body| serve(fleet.clone(), clock.clone(), turn, body);
-        let driving = drive(load, move |_, prompt| numbers.encode(prompt), serving, sender);
+        let serving = move |turn, body, ()| serve(fleet.clone(), clock.clone(), turn, body);
+        let driving = drive(load, move |_, prompt| numbers.encode(prompt), |_, _| (), serving, sender);
         let collecting = async {
             let mut turns = vec![];
             while let Some(turn) = receiver.recv().await {

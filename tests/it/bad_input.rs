@@ -57,7 +57,11 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
     refuses(&["sweep"], 2, &["`gspbench sweep` is not built yet"]);
     refuses(&["run"], 2, &["--target"]);
     refuses(&["run", "--target", "localhost:30000"], 2, &["`localhost:30000`", "http://"]);
-    refuses(&["run", "--target", "pin:round_robin@http://h:1"], 2, &["not built yet"]);
+    refuses(&["run", "--target", "pin:round_robin@h:1"], 2, &["`pin:round_robin@h:1`", "http://"]);
+    refuses(&["run", "--target", "pin:fair@http://h:1"], 2, &["`fair`", "prefix_affinity", "oracle"]);
+    refuses(&["run", "--target", "pin:oracle,guard=none@http://h:1"], 2, &["guard=none", "prefix_affinity"]);
+    let own = ["run", "--target", "pin:oracle@http://h:1", "--header", "X-Data-Parallel-Rank=1"];
+    refuses(&own, 2, &["of its own", "leave one"]);
     refuses(&["run", "--target", "http://h:1", "--gsp-num-groups", "many"], 2, &["--gsp-num-groups", "`many`"]);
     refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
     refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
@@ -164,9 +168,9 @@ fn an_arm_that_dies_leaves_the_rounds_before_it_compared() {
     };
     let blocks = read("ab.json")["blocks"].clone();
     let states: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["complete", "complete", "failed", "planned", "planned", "planned"]);
+    assert_eq!(states, ["complete", "complete", "failed", "complete", "failed"], "once more, then it is given up");
     assert!(blocks[2]["reason"].as_str().unwrap().contains("worn out"));
-    assert_eq!(read("comparison.json")["rounds"], serde_json::json!([1]));
+    assert_eq!(read("comparison.json")["rounds"], serde_json::json!([1, 2]));
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use gspbench::clock::{Clock, run_virtual};
 use gspbench::drive::{Limits, Load, Stop, drive};
 use gspbench::lanes::Lanes;
@@ -91,7 +90,7 @@ where
         };
         let (watch, stop) = (Arc::clone(&load.watch), load.stop.clone());
         let (sender, mut receiver) = mpsc::channel::<TurnRecord>(16);
-        let send = move |turn: TurnRecord, _: Bytes| {
+        let send = move |turn: TurnRecord, (), ()| {
             let serving = serve(clock.clone(), turn, stop.clone());
             async move { (serving.await, String::new()) }
         };
@@ -102,7 +101,7 @@ where
             }
             accumulator.mark(watch.marks());
         };
-        let (driven, ()) = tokio::join!(drive(load, |_, _| Bytes::new(), send, sender), recording);
+        let (driven, ()) = tokio::join!(drive(load, |_, _| (), |_, ()| (), send, sender), recording);
         accumulator.finish(Closing {
             ended_by: Some(driven.ended_by),
             in_flight_max: u64::try_from(watch.max_in_flight()).ok(),

@@ -1,6 +1,8 @@
 //! The one integration-test binary. `#[cfg(test)]` is always true here; it lets clippy see that helpers are test code too.
 
 #[cfg(test)]
+mod arms;
+#[cfg(test)]
 mod attribution;
 #[cfg(test)]
 mod audit;
@@ -11,6 +13,8 @@ mod captures;
 #[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
+mod experiment;
+#[cfg(test)]
 mod exports;
 #[cfg(test)]
 mod interrupt;
@@ -20,6 +24,8 @@ mod judge;
 mod layers;
 #[cfg(test)]
 mod load;
+#[cfg(test)]
+mod pin;
 #[cfg(test)]
 mod play;
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Bench {
         let id = TurnId { group: 0, session: 0, turn: number };
         let turn = TurnRecord::planned(format!("run-{id}"), id, Some("g1".into()), Micros(0), 8);
         let body = self.client.prepare(&turn, &Prompt { messages: vec![] });
-        self.client.send(turn, body).await
+        self.client.send(turn, body, gspbench::client::Aim::default()).await
     }
 }
 
