@@ -29,11 +29,9 @@ pub(super) enum Effect {
     Custom(fn(&str) -> Result<Vec<Override>, String>),
     /// Accepted because it changes nothing here; the note says why.
     Moot(&'static str),
-    /// Refused: what it asks for does not exist yet.
-    NotBuilt,
 }
 
-use Effect::{Custom, Fixed, Float, Int, Moot, NotBuilt, Text};
+use Effect::{Custom, Fixed, Float, Int, Moot, Text};
 
 const WORKLOAD: &str = "Workload";
 const KEYS: &str = "Routing key";
@@ -94,6 +92,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("duration", Some("SPAN"), LOAD, Text("load.duration"), "Stop after this time, as in 60s, if the plan has not ended before"),
     flag("think", Some("SPAN"), LOAD, Text("load.think"), "Pause before the next turn of a session, as in 2s"),
     flag("warmup-requests", Some("N"), LOAD, Int("load.warmup_sessions"), "Sessions that run first, with prompts and keys of their own [default: 8]"),
+    flag("goodput", Some("NAME:MS"), LOAD, Custom(goodput), "Limits that a good turn meets, in ms: ttft, tpot, e2el, as in --goodput ttft:200 tpot:50; goodput is good turns a second"),
     flag("flush-cache", None, SERVER, Fixed("server.flush", "true"), "Empty the server's prefix cache before measuring (the default)"),
     flag("no-flush-cache", None, SERVER, Fixed("server.flush", "false"), "Leave the server's prefix cache as it is"),
     flag("flush-command", Some("COMMAND"), SERVER, Text("server.flush_command"), "A shell command that empties the cache, run before each block with the address in GSPBENCH_TARGET"),
@@ -101,7 +100,6 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("metrics-url", Some("URL"), SERVER, Custom(metrics_url), "A further address whose /metrics are read before and after"),
     flag("time-scale", Some("X"), SERVER, Float("sim.time_scale"), "Run simulated servers X times faster than real time"),
     flag("cache-report", None, SERVER, Moot("cached tokens are always reported where the server tells them"), "Accepted for bench_serving's command lines"),
-    flag("goodput", Some("SLO"), SERVER, NotBuilt, "Not built yet"),
 ];
 
 fn set(flag: &str, key: &str, value: impl Into<Value>) -> Override {
@@ -125,7 +123,6 @@ impl Flag {
             }
             Custom(read) => read(value)?,
             Moot(_) => vec![],
-            NotBuilt => return Err("what it asks for is not built yet".to_owned()),
         })
     }
 }
@@ -207,6 +204,18 @@ fn header(text: &str) -> Result<Vec<Override>, String> {
         .or_else(|| text.split_once(": "))
         .ok_or_else(|| format!("`{text}` is no header: give NAME=VALUE"))?;
     Ok(vec![set("header", &format!("request.headers.{}", name.trim().to_lowercase()), value.trim())])
+}
+
+/// `ttft:200`, or several by spaces or commas.
+fn goodput(text: &str) -> Result<Vec<Override>, String> {
+    let limit = |limit: &str| {
+        let wrong = || format!("`{limit}` is no limit: give NAME:MS with NAME one of ttft, tpot, e2el, as in ttft:200");
+        let (name, ms) = limit.split_once(':').ok_or_else(wrong)?;
+        let is_known = matches!(name, "ttft" | "tpot" | "e2el");
+        let ms = ms.parse::<f64>().ok().filter(|_| is_known).ok_or_else(wrong)?;
+        Ok(set("goodput", &format!("slo.{name}_ms"), ms))
+    };
+    text.split([' ', ',']).filter(|part| !part.is_empty()).map(limit).collect()
 }
 
 fn metrics_url(url: &str) -> Result<Vec<Override>, String> {

@@ -91,8 +91,10 @@ impl clap::Args for SpecArgs {
 fn argument(flag: &'static Flag) -> Arg {
     let arg = Arg::new(flag.name).long(flag.name).help(flag.help).help_heading(flag.heading);
     let arg = if flag.name.contains('-') { arg.alias(underscored(flag.name)) } else { arg };
-    let arg = if matches!(flag.effect, Effect::NotBuilt | Effect::Moot(_)) { arg.hide_short_help(true) } else { arg };
+    let arg = if matches!(flag.effect, Effect::Moot(_)) { arg.hide_short_help(true) } else { arg };
     match flag.value {
+        // As bench_serving: several limits behind one flag.
+        Some(value) if flag.name == "goodput" => arg.value_name(value).action(ArgAction::Append).num_args(1..),
         Some(value) => arg.value_name(value).action(ArgAction::Append).allow_hyphen_values(true),
         None => arg.action(ArgAction::SetTrue),
     }

@@ -149,6 +149,7 @@ fn specified(baseline: &RunReport, other: &RunReport, equal: &mut impl FnMut(&st
     equal("warm-up sessions", &warm_up(baseline), &warm_up(other));
     equal("timeouts", &timeouts(baseline), &timeouts(other));
     equal("flush", yes_no(baseline.manifest.spec.server.flush), yes_no(other.manifest.spec.server.flush));
+    equal("goodput limits", &limits(baseline), &limits(other));
     equal("keys", &keys(baseline), &keys(other));
     if has_history(baseline) || has_history(other) {
         equal("history", &history(baseline), &history(other));
@@ -179,6 +180,11 @@ fn warm_up(report: &RunReport) -> String {
 fn timeouts(report: &RunReport) -> String {
     let TimeoutSpec { connect, first_byte, idle } = report.manifest.spec.timeout;
     format!("connect {connect:?}, first byte {first_byte:?}, idle {idle:?}")
+}
+
+/// Goodput under other limits is another figure.
+fn limits(report: &RunReport) -> String {
+    report.manifest.spec.slo.map_or("none".to_owned(), |slo| slo.to_string())
 }
 
 /// How turns carry their keys; the keys themselves are in the digest.

@@ -17,6 +17,7 @@ pub struct Profile {
     pub timeout: Timeout,
     pub server: Server,
     pub sim: Sim,
+    pub slo: Slo,
     pub experiment: Experiment,
     pub arm: Vec<Arm>,
 }
@@ -117,6 +118,14 @@ pub struct Sim {
     pub preset: Option<String>,
     pub guard: Option<String>,
     pub time_scale: Option<f64>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Slo {
+    pub ttft_ms: Option<f64>,
+    pub tpot_ms: Option<f64>,
+    pub e2el_ms: Option<f64>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{
-    Api, ChatLayout, ExperimentSpec, Gaps, Gate, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
+    Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, Gate, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
     Popularity, ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, arm, raw,
     spec,
 };
@@ -48,7 +48,8 @@ pub struct Context {
 /// # Errors
 /// A [`ProfileError`] that names the key and the way out.
 pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
-    let raw::Profile { schema, workload, key, request, load, timeout, server, sim, experiment: _, arm: _ } = profile;
+    let raw::Profile { schema, workload, key, request, load, timeout, server, sim, slo, experiment: _, arm: _ } =
+        profile;
     if schema.is_some_and(|version| version != 1) {
         return Err(ProfileError::value("schema", "this program reads schema = 1"));
     }
@@ -61,6 +62,7 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
         timeout: timeout_spec(timeout)?,
         server: server_spec(server)?,
         sim: sim_spec(sim)?,
+        slo: super::slo::slo(slo)?,
         workload,
     };
     check_combinations(&spec)?;
@@ -73,19 +75,13 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
 /// As [`run_spec`]; also when there are fewer than two arms or two of one name.
 pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<ExperimentSpec> {
     let run = run_spec(profile, context)?;
-    let arms =
-        profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
+    let arms = arms(profile)?;
     if arms.len() < 2 {
         let why = format!(
             "a comparison needs two arms and got {}: give --arm NAME=TARGET twice, or [[arm]] tables",
             arms.len()
         );
         return Err(ProfileError::value("arm", why));
-    }
-    for (at, arm) in arms.iter().enumerate() {
-        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
-            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
-        }
     }
     if arms[0].control {
         return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
@@ -107,6 +103,31 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
         arms,
         aa: false,
     })
+}
+
+/// The arms of a sweep, of which one is enough.
+///
+/// # Errors
+/// When there is none, or one is wrong.
+pub fn sweep_arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {
+    let arms = arms(profile)?;
+    if arms.is_empty() {
+        let why = "a sweep needs an arm: give --arm NAME=TARGET once or more, or [[arm]] tables";
+        return Err(ProfileError::value("arm", why));
+    }
+    Ok(arms)
+}
+
+/// Every arm, each of a name of its own.
+fn arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {
+    let arms =
+        profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
+    for (at, arm) in arms.iter().enumerate() {
+        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
+            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
+        }
+    }
+    Ok(arms)
 }
 
 /// The gates of a profile.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Gate;
+use super::{Gate, Slo};
 
 /// One arm, one block: everything that a run needs to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct RunSpec {
     pub timeout: TimeoutSpec,
     pub server: ServerSpec,
     pub sim: SimSpec,
+    /// What a turn must meet to count for goodput; absent, no turn is judged.
+    #[serde(default)]
+    pub slo: Option<Slo>,
 }
 
 /// Generated shared prefixes: groups of sessions that share one system prompt.

@@ -104,7 +104,7 @@ impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
         let placed = Placed::new(&context.manifest.spec, context.server.page_tokens);
-        Self { tally: Tally::new(placed), context }
+        Self { tally: Tally::new(placed, context.manifest.spec.slo), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
+use super::bench_goodput::Good;
 use super::latency::Latency;
 use super::shape::{Client, Metrics, PlaceRow, RunReport, State, Totals, WorkloadFacts};
 use crate::profile::{Api, KeyScope, Pacing};
@@ -39,6 +40,8 @@ pub struct BenchServing {
     /// Output that arrived in each second; none once a turn came without its gaps.
     arrived: Option<BTreeMap<u64, u64>>,
     arrays: Option<Details>,
+    /// Only with limits.
+    goodput: Option<Good>,
 }
 
 /// Seconds, as bench_serving stores them; failed turns have zeros and an error.
@@ -85,6 +88,7 @@ impl BenchServing {
             concurrent: BTreeMap::new(),
             arrived: Some(BTreeMap::new()),
             arrays: (arrays == Arrays::With).then(Details::default),
+            goodput: report.manifest.spec.slo.map(Good::new),
         }
     }
 
@@ -95,6 +99,9 @@ impl BenchServing {
             Outcome::Failed(_) => {}
             // Never sent, or cut: bench_serving knows no such turns.
             Outcome::Skipped | Outcome::Cancelled => return,
+        }
+        if let Some(goodput) = &mut self.goodput {
+            goodput.add(turn);
         }
         let itl = self.itl(turn);
         if let Some(details) = &mut self.arrays {
@@ -164,6 +171,9 @@ impl BenchServing {
         insert_summary(&mut line, "itl", itl.of(&report.metrics));
         let busy_s = self.e2e_ms.iter().sum::<f64>() / 1e3;
         let duration = report.metrics.duration_s.filter(|duration| *duration > 0.0);
+        if let Some(goodput) = self.goodput {
+            goodput.push_to(&mut line, duration);
+        }
         line.insert("concurrency".into(), json!(duration.map(|duration| rounded(busy_s / duration))));
         line.insert("max_concurrent_requests".into(), json!(self.concurrent.values().max()));
         line.insert(

@@ -54,10 +54,12 @@ pub struct Metric {
 
 /// The figures by which routing policies are argued about in public: throughput, reuse, the first token, and the tails that a
 /// loaded rank gives. Few, since each one more that is judged widens the intervals of all.
-const HEADLINES: [&str; 9] = [
+const HEADLINES: [&str; 11] = [
     "request_throughput",
     "output_throughput",
     "cache_hit_rate.value",
+    "goodput",
+    "slo_attainment",
     "ttft_ms.mean",
     "ttft_ms.p99",
     "itl_ms.p99",
@@ -173,6 +175,8 @@ fn figures() -> Vec<Metric> {
         rate("output_throughput", "Output token throughput (tok/s)", "tok/s", |r| r.metrics.output_throughput),
         rate("total_throughput", "Total token throughput (tok/s)", "tok/s", |r| r.metrics.total_throughput),
         rate("cache_hit_rate.value", "Cache hit rate (%)", "ratio", |r| r.metrics.cache_hit_rate.value),
+        rate("goodput", "Goodput (req/s)", "req/s", |r| r.metrics.goodput),
+        rate("slo_attainment", "SLO attainment (%)", "ratio", |r| r.metrics.slo_attainment),
     ]
 }
 

@@ -6,12 +6,14 @@
 mod accumulator;
 mod affinity;
 mod audit;
+mod bench_goodput;
 mod bench_serving;
 mod client;
 mod cold;
 mod counters;
 mod foreign;
 mod gate;
+mod goodput;
 mod latency;
 mod load;
 mod metric;
@@ -56,7 +58,7 @@ pub use timeline::{PlaceSlices, Slice, Timeline};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::RunSpec;
-pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
+pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, Slo, THRESHOLD, Target, TimeoutSpec, what_may_differ};
 pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
 pub use crate::stats::{Distribution, Summary};
 

@@ -321,6 +321,12 @@ pub struct Metrics {
     pub ttft_from_due_ms: Option<Summary>,
     pub e2e_from_due_ms: Option<Summary>,
     pub cache_hit_rate: HitRate,
+    /// Good turns a second: those that met every limit of the specification's `slo`. Absent without one.
+    #[serde(default)]
+    pub goodput: Option<f64>,
+    /// Good turns of all turns but those that the end of the run cut before they were late.
+    #[serde(default)]
+    pub slo_attainment: Option<f64>,
     /// Percentiles with every failed turn as one that never ended: `ttft_ms`, `e2e_ms`. Empty without failures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub with_failures: BTreeMap<String, WithFailures>,

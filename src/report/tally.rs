@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::cold::Beginnings;
+use super::goodput::Goodput;
 use super::latency::{Latencies, Latency, millis};
 use super::placed::Placed;
 use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
 use super::windows::WindowTally;
 use super::{per_second, ratio};
+use crate::profile::Slo;
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::Micros;
@@ -31,6 +33,7 @@ pub(super) struct Tally {
     /// Of the turns that were not sent in the steady window; the others are in there.
     outside: Latencies,
     pub(super) windows: WindowTally,
+    goodput: Goodput,
     pub(super) placed: Placed,
     pub(super) beginnings: Beginnings,
 }
@@ -76,7 +79,7 @@ impl WithFailures {
 }
 
 impl Tally {
-    pub(super) fn new(placed: Placed) -> Self {
+    pub(super) fn new(placed: Placed, slo: Option<Slo>) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
@@ -90,6 +93,7 @@ impl Tally {
             starts: None,
             outside: Latencies::default(),
             windows: WindowTally::default(),
+            goodput: Goodput::new(slo),
             placed,
             beginnings: Beginnings::default(),
         }
@@ -100,6 +104,7 @@ impl Tally {
         self.totals.resends += u64::from(turn.resends);
         self.add_span(turn);
         self.beginnings.add(turn);
+        self.goodput.add(turn);
         let latencies = self.windows.add(turn);
         if turn.outcome.is_complete() {
             latencies.unwrap_or(&mut self.outside).add(turn);
@@ -177,6 +182,7 @@ impl Tally {
             starts,
             outside,
             windows,
+            goodput,
             placed,
             beginnings,
         } = other;
@@ -192,6 +198,7 @@ impl Tally {
         self.starts = join(self.starts, starts, Starts::join);
         self.outside.merge(&outside);
         self.windows.merge(windows);
+        self.goodput.merge(goodput);
         self.placed.merge(placed);
         self.beginnings.merge(beginnings);
     }
@@ -260,6 +267,8 @@ impl Tally {
                 value: self.hit_rate(),
                 coverage: ratio(totals.cached_reported_turns, totals.complete),
             },
+            goodput: self.goodput.rate(span),
+            slo_attainment: self.goodput.attainment(),
             with_failures: with_failures(totals.failed, latencies),
         }
     }

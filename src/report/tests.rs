@@ -70,6 +70,7 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
             kv_tokens_per_rank: 1_000,
         },
         sim: SimSpec { preset: "generic-8xh100".into(), guard: "none".into(), time_scale: 1.0 },
+        slo: None,
     };
     Context {
         manifest: Manifest {

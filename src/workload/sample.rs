@@ -64,5 +64,6 @@ pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
             kv_tokens_per_rank: 1_050_000,
         },
         sim: SimSpec { preset: "generic-8xh100".into(), guard: "requests".into(), time_scale: 1.0 },
+        slo: None,
     }
 }

@@ -63,7 +63,8 @@ fn a_wrong_command_line_is_told_what_is_wrong() {
     let own = ["run", "--target", "pin:oracle@http://h:1", "--header", "X-Data-Parallel-Rank=1"];
     refuses(&own, 2, &["of its own", "leave one"]);
     refuses(&["run", "--target", "http://h:1", "--gsp-num-groups", "many"], 2, &["--gsp-num-groups", "`many`"]);
-    refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:100"], 2, &["--goodput", "not built yet"]);
+    refuses(&["run", "--target", "http://h:1", "--goodput", "itl:100"], 2, &["--goodput", "`itl:100`", "ttft:200"]);
+    refuses(&["run", "--target", "http://h:1", "--goodput", "ttft:0"], 2, &["slo.ttft_ms", "above 0"]);
     refuses(&["run", "--target", "http://h:1", "--extra-request-body", "{"], 2, &["--extra-request-body"]);
     refuses(&["run", "--target", "http://h:1", "--api", "grpc"], 2, &["--api", "grpc", "chat"]);
     let for_ever = ["run", "--target", "http://h:1", "--ready-check-timeout-sec", "18446744073709551615"];
