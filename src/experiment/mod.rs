@@ -4,7 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+mod curve;
+mod ladder;
+
 use serde::{Deserialize, Serialize};
+
+pub use curve::{Curve, Curves, Held, Point, StepResult, seen};
+pub use ladder::{Axis, Ladder, Levels, Rung, Seen, Step, Stop};
 
 /// One run of one arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("experiment", &["profile", "report"]),
     ("compare", &["report", "stats"]),
     ("store", &["record", "report", "compare", "experiment"]),
-    ("render", &["report", "compare", "stats", "workload"]),
+    ("render", &["report", "compare", "experiment", "stats", "workload"]),
     ("sim", &["policy", "clock"]),
     ("units", &[]),
 ];

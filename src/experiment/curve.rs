@@ -1,0 +1,166 @@
+//! What a sweep has shown: of each arm its figures by load, and the highest load that holds the objectives.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Axis, Ladder, Rung, Seen, Stop};
+use crate::report::{FindingKind, RunReport, Slo, Stat, State, Verdict};
+
+/// The curves of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Curves {
+    pub axis: Axis,
+    pub slo: Option<Slo>,
+    /// Share of good turns at which a step holds the objectives.
+    pub attainment: Option<f64>,
+    pub arms: Vec<Curve>,
+}
+
+/// One arm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    pub arm: String,
+    /// Ascending.
+    pub points: Vec<Point>,
+    /// The highest load that holds the objectives, as do all steps below it; none without objectives, or where the first
+    /// step misses them.
+    pub holds: Option<Held>,
+    /// Why it climbed no further; none where the ladder ended, or the sweep was interrupted.
+    pub stopped: Option<Stop>,
+}
+
+/// A load that holds the objectives.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub level: f64,
+    /// Good turns a second at it.
+    pub goodput: Option<f64>,
+}
+
+/// One step of one arm that ran to its end. Latencies in ms; rates a second; shares 0 to 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub step: u32,
+    /// Sessions in flight, or sessions a second.
+    pub level: f64,
+    pub turns: u64,
+    pub failed: u64,
+    pub request_throughput: Option<f64>,
+    pub output_throughput: Option<f64>,
+    pub goodput: Option<f64>,
+    pub attainment: Option<f64>,
+    /// Whether it held the objectives.
+    pub holds: Option<bool>,
+    pub ttft_p50_ms: Option<f64>,
+    pub ttft_p99_ms: Option<f64>,
+    pub tpot_p50_ms: Option<f64>,
+    pub tpot_p99_ms: Option<f64>,
+    pub cache_hit_rate: Option<f64>,
+    /// Why its figures may not be used.
+    pub voids: Vec<FindingKind>,
+}
+
+/// A step with its report.
+#[derive(Debug, Clone, Copy)]
+pub struct StepResult<'a> {
+    pub step: u32,
+    pub level: f64,
+    pub arm: usize,
+    pub report: &'a RunReport,
+}
+
+/// What the ladder needs to know of a run.
+#[must_use]
+pub fn seen(report: &RunReport) -> Seen {
+    if report.state != State::Complete || report.validity.verdict == Verdict::Void {
+        return Seen::Unusable;
+    }
+    let metrics = &report.metrics;
+    Seen::Measured { throughput: metrics.request_throughput, attainment: metrics.slo_attainment }
+}
+
+impl Point {
+    /// The figures of one step.
+    #[must_use]
+    pub fn new(ladder: &Ladder, result: StepResult<'_>) -> Self {
+        let StepResult { step, level, arm: _, report } = result;
+        let metrics = &report.metrics;
+        Self {
+            step,
+            level,
+            turns: report.totals.complete,
+            failed: report.totals.failed,
+            request_throughput: metrics.request_throughput,
+            output_throughput: metrics.output_throughput,
+            goodput: metrics.goodput,
+            attainment: metrics.slo_attainment,
+            holds: ladder.holds(seen(report)),
+            ttft_p50_ms: metrics.ttft_ms.as_ref().map(|ttft| Stat::P50.of(ttft)),
+            ttft_p99_ms: metrics.ttft_ms.as_ref().map(|ttft| Stat::P99.of(ttft)),
+            tpot_p50_ms: metrics.tpot_ms.as_ref().map(|tpot| Stat::P50.of(tpot)),
+            tpot_p99_ms: metrics.tpot_ms.as_ref().map(|tpot| Stat::P99.of(tpot)),
+            cache_hit_rate: metrics.cache_hit_rate.value,
+            voids: report.validity.voids.iter().map(|void| void.kind).collect(),
+        }
+    }
+
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.voids.is_empty()
+    }
+}
+
+impl Curves {
+    /// Curves of which nothing is known yet.
+    #[must_use]
+    pub fn new(ladder: &Ladder, slo: Option<Slo>, arms: impl Iterator<Item = String>) -> Self {
+        let curve = |arm| Curve { arm, points: vec![], holds: None, stopped: None };
+        Self { axis: ladder.axis, slo, attainment: ladder.attainment, arms: arms.map(curve).collect() }
+    }
+
+    /// Adds a step that ran to its end.
+    pub fn add(&mut self, ladder: &Ladder, result: StepResult<'_>) {
+        let Some(curve) = self.arms.get_mut(result.arm) else { return };
+        curve.points.push(Point::new(ladder, result));
+        let held = curve.points.iter().take_while(|point| point.holds == Some(true)).last();
+        curve.holds = held.map(|point| Held { level: point.level, goodput: point.goodput });
+    }
+
+    /// Says why arms climb no further.
+    pub fn stop(&mut self, ladder: &Ladder, past: &[Rung]) {
+        for (at, curve) in self.arms.iter_mut().enumerate() {
+            curve.stopped = ladder.stop(at, past);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Levels;
+    use crate::report::tests::context;
+    use crate::report::{Accumulator, Closing};
+
+    fn curves(attained: &[Option<f64>]) -> Curves {
+        let levels = Levels::Given(vec![1.0, 2.0, 4.0, 8.0]);
+        let ladder = Ladder { axis: Axis::Rate, levels, attainment: Some(0.9), arms: 1 };
+        let mut curves = Curves::new(&ladder, None, ["a".to_owned()].into_iter());
+        for (step, attained) in (1_u32..).zip(attained) {
+            let mut report = Accumulator::new(context(1, 2)).finish(Closing::plain(State::Complete));
+            report.validity.verdict = if attained.is_some() { Verdict::Valid } else { Verdict::Void };
+            report.metrics.slo_attainment = attained.or(Some(1.0));
+            report.metrics.goodput = Some(f64::from(step));
+            let level = ladder.levels.level(step).unwrap();
+            curves.add(&ladder, StepResult { step, level, arm: 0, report: &report });
+        }
+        curves
+    }
+
+    #[test]
+    fn the_highest_load_that_holds_has_no_step_below_it_that_does_not() {
+        let held = |attained: &[Option<f64>]| curves(attained).arms[0].holds.map(|held| (held.level, held.goodput));
+        assert_eq!(held(&[Some(1.0), Some(0.9), Some(0.89), Some(1.0)]), Some((2.0, Some(2.0))));
+        assert_eq!(held(&[Some(0.5), Some(1.0)]), None);
+        assert_eq!(held(&[Some(1.0), None, Some(1.0)]), Some((1.0, Some(1.0))), "of a void step nothing is known");
+        assert_eq!(held(&[]), None);
+    }
+}

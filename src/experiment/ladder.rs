@@ -1,0 +1,290 @@
+//! The steps of a sweep: the pure next one, given what the steps so far have shown. A step runs every arm that still climbs
+//! once, every second step in reversed order, as rounds do.
+
+use serde::{Deserialize, Serialize};
+
+use super::order;
+
+/// Steps of doubling: from 1 to 2,048.
+const MOST_DOUBLINGS: u32 = 12;
+/// Steps of a list.
+const MOST_STEPS: usize = 64;
+/// Twice the load that brings less than this share more throughput found the server saturated.
+const LEAST_GROWTH: f64 = 0.05;
+
+/// What a sweep raises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Sessions in flight, in a closed loop.
+    Concurrency,
+    /// Sessions that start a second, in an open loop without a cap: a cap would hide that the server falls behind.
+    Rate,
+}
+
+/// Which loads are applied, ascending.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Levels {
+    /// These, every one, whatever comes of them.
+    Given(Vec<f64>),
+    /// 1, 2, 4, … up to `most`; an arm stops where it misses its objectives or is saturated.
+    Doubling { most: f64 },
+}
+
+/// A sweep before it runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ladder {
+    pub axis: Axis,
+    pub levels: Levels,
+    /// Share of good turns at which a step holds the objectives; absent without objectives.
+    pub attainment: Option<f64>,
+    pub arms: usize,
+}
+
+/// One run of one arm at one load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// From 1.
+    pub step: u32,
+    /// Index of the arm.
+    pub arm: usize,
+    /// Sessions in flight, or sessions a second.
+    pub level: f64,
+}
+
+/// What a step has shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Seen {
+    Measured {
+        /// Complete turns a second.
+        throughput: Option<f64>,
+        /// Share of good turns.
+        attainment: Option<f64>,
+    },
+    /// Void, or could not be run: nothing is known of this load.
+    Unusable,
+}
+
+/// A step that has run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rung {
+    pub step: u32,
+    pub arm: usize,
+    pub seen: Seen,
+}
+
+/// Why an arm climbed no further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// Fewer good turns than asked for.
+    SloMissed,
+    /// Twice the load brought less than 5 % more throughput.
+    Saturated,
+    /// The last step was void or could not be run.
+    Unusable,
+}
+
+impl Axis {
+    /// What a level counts.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Concurrency => "sessions in flight",
+            Self::Rate => "sessions/s",
+        }
+    }
+}
+
+impl Levels {
+    /// Checks a list.
+    ///
+    /// # Errors
+    /// One sentence with what is wrong and what to give.
+    pub fn given(axis: Axis, levels: &[f64]) -> Result<Self, String> {
+        if levels.is_empty() || levels.len() > MOST_STEPS {
+            return Err(format!("{} steps: give 1 to {MOST_STEPS}, as in 1,2,4", levels.len()));
+        }
+        for level in levels {
+            let is_possible = match axis {
+                Axis::Concurrency => level.fract() == 0.0 && (1.0..=1e6).contains(level),
+                Axis::Rate => (1e-6..=1e6).contains(level),
+            };
+            if !is_possible {
+                let what = match axis {
+                    Axis::Concurrency => "whole numbers of sessions in flight, 1 or more",
+                    Axis::Rate => "sessions a second, above 0 and at most 1000000",
+                };
+                return Err(format!("{level}: give {what}"));
+            }
+        }
+        match levels.windows(2).find(|pair| pair[0] >= pair[1]) {
+            Some(pair) => Err(format!("{} stands before {}: give each load once, ascending", pair[0], pair[1])),
+            None => Ok(Self::Given(levels.to_vec())),
+        }
+    }
+
+    /// The load of a step, from 1; none after the last.
+    #[must_use]
+    pub fn level(&self, step: u32) -> Option<f64> {
+        let at = step.checked_sub(1)?;
+        match self {
+            Self::Given(levels) => levels.get(usize::try_from(at).ok()?).copied(),
+            Self::Doubling { most } => {
+                let level = (at < MOST_DOUBLINGS).then(|| 2_f64.powi(i32::try_from(at).unwrap_or(i32::MAX)))?;
+                Some(level).filter(|level| level <= most)
+            }
+        }
+    }
+
+    /// Steps at most.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        (1..).take_while(|step| self.level(*step).is_some()).last().unwrap_or(0)
+    }
+}
+
+impl Ladder {
+    /// The next step, given those that have run, in any order.
+    #[must_use]
+    pub fn next(&self, past: &[Rung]) -> Option<Step> {
+        let is_done = |step, arm| past.iter().any(|rung| (rung.step, rung.arm) == (step, arm));
+        let steps = (1..).map_while(|step| Some((step, self.levels.level(step)?)));
+        let mut all = steps.flat_map(|(step, level)| order(step, self.arms).map(move |arm| Step { step, arm, level }));
+        all.find(|next| !is_done(next.step, next.arm) && self.stop(next.arm, past).is_none())
+    }
+
+    /// Why an arm climbs no further; none while it does, and none where every step of a list is asked for.
+    #[must_use]
+    pub fn stop(&self, arm: usize, past: &[Rung]) -> Option<Stop> {
+        if matches!(self.levels, Levels::Given(_)) {
+            return None;
+        }
+        let mut rungs: Vec<_> = past.iter().filter(|rung| rung.arm == arm).collect();
+        rungs.sort_by_key(|rung| rung.step);
+        let before = |rung: &Rung| match rung.seen {
+            Seen::Measured { throughput, .. } => throughput,
+            Seen::Unusable => None,
+        };
+        let pairs = std::iter::once(None).chain(rungs.iter().map(|rung| before(rung)));
+        rungs.iter().zip(pairs).find_map(|(rung, before)| match rung.seen {
+            Seen::Unusable => Some(Stop::Unusable),
+            seen if self.holds(seen) == Some(false) => Some(Stop::SloMissed),
+            Seen::Measured { throughput, .. } => {
+                let is_flat = before.zip(throughput).is_some_and(|(low, high)| high < low * (1.0 + LEAST_GROWTH));
+                is_flat.then_some(Stop::Saturated)
+            }
+        })
+    }
+
+    /// Whether a step held the objectives; none without any, or where nothing was measured.
+    #[must_use]
+    pub fn holds(&self, seen: Seen) -> Option<bool> {
+        match seen {
+            Seen::Measured { attainment, .. } => Some(attainment? >= self.attainment?),
+            Seen::Unusable => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn measured(throughput: f64, attainment: f64) -> Seen {
+        Seen::Measured { throughput: Some(throughput), attainment: Some(attainment) }
+    }
+
+    /// Climbs to the end, with what each step shows.
+    fn climb(ladder: &Ladder, see: impl Fn(Step) -> Seen) -> (Vec<Step>, Vec<Rung>) {
+        let (mut steps, mut past) = (vec![], vec![]);
+        while let Some(next) = ladder.next(&past) {
+            steps.push(next);
+            past.push(Rung { step: next.step, arm: next.arm, seen: see(next) });
+            assert!(steps.len() <= 64 * ladder.arms, "a ladder has an end");
+        }
+        (steps, past)
+    }
+
+    fn doubling(arms: usize) -> Ladder {
+        let levels = Levels::Doubling { most: 1e6 };
+        Ladder { axis: Axis::Concurrency, levels, attainment: Some(0.9), arms }
+    }
+
+    #[test]
+    fn arms_climb_side_by_side_and_every_second_step_is_reversed() {
+        let ladder = Ladder { levels: Levels::Given(vec![1.0, 3.0]), ..doubling(2) };
+        let (steps, _) = climb(&ladder, |_| Seen::Unusable);
+        let short: Vec<_> = steps.iter().map(|step| (step.step, step.arm, step.level)).collect();
+        assert_eq!(short, [(1, 0, 1.0), (1, 1, 1.0), (2, 1, 3.0), (2, 0, 3.0)], "a list is run to its end");
+    }
+
+    #[test]
+    fn an_arm_stops_where_it_misses_or_is_saturated_and_the_other_climbs_on() {
+        let ladder = doubling(3);
+        let see = |step: Step| match step.arm {
+            0 => measured(step.level, if step.level < 4.0 { 0.95 } else { 0.8 }),
+            1 => measured(step.level.min(8.0), 1.0),
+            _ => measured(step.level, 1.0),
+        };
+        let (steps, past) = climb(&ladder, see);
+        let highest = |arm| steps.iter().filter(|step| step.arm == arm).map(|step| step.level).fold(0.0, f64::max);
+        assert_eq!([highest(0), highest(1), highest(2)], [4.0, 16.0, 2_048.0]);
+        let stops = [0, 1, 2].map(|arm| ladder.stop(arm, &past));
+        assert_eq!(stops, [Some(Stop::SloMissed), Some(Stop::Saturated), None]);
+    }
+
+    #[test]
+    fn doubling_ends_at_what_the_plan_can_hold() {
+        let ladder = Ladder { levels: Levels::Doubling { most: 12.0 }, attainment: None, ..doubling(1) };
+        let (steps, _) = climb(&ladder, |step| measured(step.level, 0.0));
+        assert_eq!(steps.iter().map(|step| step.level).collect::<Vec<_>>(), [1.0, 2.0, 4.0, 8.0]);
+        assert_eq!(ladder.levels.count(), 4);
+    }
+
+    #[test]
+    fn a_list_that_is_no_ladder_is_refused_with_the_way_out() {
+        let refused = |axis, levels: &[f64]| Levels::given(axis, levels).unwrap_err();
+        assert!(refused(Axis::Concurrency, &[]).contains("as in 1,2,4"));
+        assert!(refused(Axis::Concurrency, &[1.5]).contains("whole numbers"));
+        assert!(refused(Axis::Rate, &[0.0]).contains("above 0"));
+        assert!(refused(Axis::Rate, &[f64::NAN]).contains("above 0"));
+        assert!(refused(Axis::Rate, &[4.0, 2.0]).contains("4 stands before 2"));
+        assert!(refused(Axis::Rate, &[2.0, 2.0]).contains("once"));
+        assert!(Levels::given(Axis::Rate, &[0.5, 2.0]).is_ok());
+    }
+
+    fn any_seen() -> impl Strategy<Value = Seen> {
+        let measured = (prop::option::of(0.0..100.0_f64), prop::option::of(0.0..=1.0_f64))
+            .prop_map(|(throughput, attainment)| Seen::Measured { throughput, attainment });
+        prop_oneof![4 => measured, 1 => Just(Seen::Unusable)]
+    }
+
+    proptest! {
+        #[test]
+        fn a_ladder_ends_climbs_and_repeats_nothing(
+            arms in 1_usize..4,
+            most in 1.0..5_000.0_f64,
+            target in prop::option::of(0.0..=1.0_f64),
+            given in prop::option::of(prop::collection::btree_set(1_u32..500, 1..20)),
+            seen in prop::collection::vec(any_seen(), 48),
+        ) {
+            let listed = given.map(|levels| Levels::Given(levels.into_iter().map(f64::from).collect()));
+            let levels = listed.unwrap_or(Levels::Doubling { most });
+            let ladder = Ladder { axis: Axis::Concurrency, levels, attainment: target, arms };
+            let (steps, past) = climb(&ladder, |step| seen[(step.step as usize * arms + step.arm) % seen.len()]);
+            for arm in 0..arms {
+                let levels: Vec<_> = steps.iter().filter(|step| step.arm == arm).map(|step| step.level).collect();
+                prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]));
+                let is_whole = levels.len() == ladder.levels.count() as usize;
+                prop_assert!(is_whole || ladder.stop(arm, &past).is_some(), "an arm stops for a reason");
+            }
+            prop_assert!(steps.windows(2).all(|pair| pair[0].step <= pair[1].step), "all arms are on the same step");
+            let backwards: Vec<_> = past.iter().rev().copied().collect();
+            prop_assert_eq!(ladder.next(&backwards), None, "the order of what is known does not matter");
+        }
+    }
+}
