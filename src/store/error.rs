@@ -21,6 +21,8 @@ pub enum StoreError {
     NoRun(PathBuf),
     #[error("`{}` is an experiment, not a run: use `gspbench compare`, or give one of its round-NN/ARM folders", .0.display())]
     IsExperiment(PathBuf),
+    #[error("`{}` is a sweep, not a run: use `gspbench report`, or give one of its step-NN/ARM folders", .0.display())]
+    IsSweep(PathBuf),
     #[error("`{}` holds no ab.json: give the folder of an experiment", .0.display())]
     NoExperiment(PathBuf),
     #[error("`{}` is being written by another gspbench: wait for its end", .0.display())]

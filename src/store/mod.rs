@@ -10,6 +10,7 @@ mod foreign;
 mod lines;
 mod log;
 mod read;
+mod sweep;
 
 pub use dir::RunDir;
 pub use error::StoreError;
@@ -17,7 +18,8 @@ pub use experiment::{Block, BlockState, Experiment, ExperimentDir};
 pub use foreign::read_foreign;
 pub use lines::{LineFile, write_new};
 pub use log::{Detail, RequestLog, Rewriting};
-pub use read::{Records, read_blocks, read_experiment, read_records, read_run};
+pub use read::{Records, read_blocks, read_experiment, read_records, read_run, read_sweep};
+pub use sweep::{Sweep, SweepDir, SweepState, SweepStep};
 
 const RUN: &str = "run.json";
 const REQUESTS: &str = "requests.jsonl";
@@ -25,5 +27,6 @@ const METRICS: &str = "metrics.prom";
 const MARKDOWN: &str = "report.md";
 const HTML: &str = "report.html";
 const EXPERIMENT: &str = "ab.json";
+const SWEEP: &str = "sweep.json";
 const COMPARISON: &str = "comparison.json";
 const REPLIES: &str = "replies.json";

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::experiment::{self, BlockState, Experiment};
-use super::{EXPERIMENT, REQUESTS, RUN, StoreError};
+use super::sweep::{self, Sweep};
+use super::{EXPERIMENT, REQUESTS, RUN, SWEEP, StoreError};
 use crate::compare::BlockResult;
 use crate::record::TurnRecord;
 use crate::report::{RunReport, SCHEMA};
@@ -23,8 +24,9 @@ pub fn read_run(path: &Path) -> Result<RunReport, StoreError> {
         return Err(StoreError::Missing(path.to_owned()));
     }
     if !file.exists() {
-        let is_experiment = path.join(EXPERIMENT).exists();
-        return Err(if is_experiment { StoreError::IsExperiment } else { StoreError::NoRun }(path.to_owned()));
+        let known = [(EXPERIMENT, StoreError::IsExperiment as fn(_) -> _), (SWEEP, StoreError::IsSweep)];
+        let known = known.into_iter().find(|(file, _)| path.join(file).exists());
+        return Err(known.map_or(StoreError::NoRun as fn(_) -> _, |(_, error)| error)(path.to_owned()));
     }
     read_document(&file, SCHEMA)
 }
@@ -42,6 +44,18 @@ pub fn read_experiment(dir: &Path) -> Result<Experiment, StoreError> {
         return Err(StoreError::NoExperiment(dir.to_owned()));
     }
     read_document(&file, experiment::SCHEMA)
+}
+
+/// The plan, the progress and the curves of a sweep.
+///
+/// # Errors
+/// When `dir` is none, or its sweep.json is foreign or newer than this program.
+pub fn read_sweep(dir: &Path) -> Result<Sweep, StoreError> {
+    let file = dir.join(SWEEP);
+    if !file.exists() {
+        return Err(StoreError::Missing(file));
+    }
+    read_document(&file, sweep::SCHEMA)
 }
 
 /// The reports of the blocks that ran to their end, void or not, in the order in which they ran.

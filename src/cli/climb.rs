@@ -1,0 +1,202 @@
+//! The steps of a sweep, one after the other: servers opened, each arm run at each load, progress on file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::block::{Block, Measured};
+use super::exit::{Exit, ExitWith as _};
+use super::interrupt::unless_stopped;
+use super::output_args::Lines;
+use super::site::{Opening, Site};
+use super::sweep::at_level;
+use crate::drive::Stop;
+use crate::experiment::{Curves, Ladder, Rung, Seen, Step, StepResult, seen};
+use crate::profile::{ArmSpec, RunSpec};
+use crate::report::{RunReport, State, Verdict, public_run};
+use crate::store::{BlockState, Detail, RunDir, Sweep, SweepDir, SweepState, SweepStep};
+use crate::text::Vocabulary;
+use crate::workload::{self, Plan};
+
+/// A sweep about to run.
+pub(super) struct Climb<'a> {
+    /// Without a load of its own.
+    pub spec: &'a RunSpec,
+    pub arms: &'a [ArmSpec],
+    pub ladder: &'a Ladder,
+    pub vocabulary: &'a Arc<Vocabulary>,
+    pub dir: &'a SweepDir,
+    pub lines: &'a Lines<'a>,
+    pub ready_timeout: Duration,
+    pub detail: Detail,
+    pub shows_progress: bool,
+    pub stop: &'a Stop,
+}
+
+/// The steps that have run.
+pub(super) struct Done {
+    pub sweep: Sweep,
+    pub notes: Vec<String>,
+    pub exit: Exit,
+    /// Why an arm that shows nothing could not be run.
+    pub failure: Option<anyhow::Error>,
+}
+
+/// What is known while steps run.
+struct Course {
+    sweep: Sweep,
+    past: Vec<Rung>,
+    notes: Vec<String>,
+    /// (arm, why), of steps that could not be run.
+    failures: Vec<(usize, anyhow::Error)>,
+}
+
+impl Climb<'_> {
+    /// Climbs as far as the ladder goes.
+    ///
+    /// # Errors
+    /// When a server cannot be used at the start, or a file not be written.
+    pub(super) async fn run(&self, plan: &Plan) -> anyhow::Result<Done> {
+        let mut sites = Vec::new();
+        let done = match self.open(&mut sites, plan).await {
+            Ok(()) => self.steps(&sites).await,
+            Err(why) => Err(why),
+        };
+        for site in sites {
+            site.close().await;
+        }
+        done
+    }
+
+    async fn open(&self, sites: &mut Vec<Site>, plan: &Plan) -> anyhow::Result<()> {
+        for arm in self.arms {
+            let opening =
+                Opening { spec: self.spec, vocabulary: self.vocabulary, ready_timeout: self.ready_timeout };
+            let opened = unless_stopped(self.stop, Site::open(&arm.target, opening, plan)).await;
+            sites.push(opened.with_context(|| format!("arm `{}`", arm.name))?);
+        }
+        Ok(())
+    }
+
+    async fn steps(&self, sites: &[Site]) -> anyhow::Result<Done> {
+        let curves = Curves::new(self.ladder, self.spec.slo, self.arms.iter().map(|arm| arm.name.clone()));
+        let spec = serde_json::to_value(public_run(self.spec.clone()))?;
+        let sweep = Sweep::new(spec, self.ladder.clone(), curves);
+        let mut course = Course { sweep, past: vec![], notes: vec![], failures: vec![] };
+        course.sweep.state = SweepState::Complete;
+        while let Some(step) = self.ladder.next(&course.past) {
+            // A signal that came after the last turn of a step has let that step end, but ends the sweep.
+            if self.stop.sending.is_cancelled() {
+                course.sweep.state = SweepState::Interrupted;
+                break;
+            }
+            let spec = at_level(self.spec, self.ladder.axis, step.level, step.step);
+            let dir = self.dir.step_dir(step.step, &self.arms[step.arm].name)?;
+            course.sweep.steps.push(self.listed(step, &spec, self.dir.relative(&dir)));
+            course.sweep.state = SweepState::Running;
+            self.dir.write_sweep(&course.sweep)?;
+            let measured = self.block(step, &spec, &sites[step.arm], &dir).await;
+            course.sweep.state = self.enter(&mut course, step, measured);
+            if course.sweep.state == SweepState::Interrupted {
+                break;
+            }
+        }
+        course.sweep.curves.stop(self.ladder, &course.past);
+        self.dir.write_sweep(&course.sweep)?;
+        Ok(self.done(course))
+    }
+
+    /// Takes down what came of a step, the last one listed; says how the sweep would stand if it were the last.
+    fn enter(&self, course: &mut Course, step: Step, measured: anyhow::Result<Measured>) -> SweepState {
+        let arm = &self.arms[step.arm].name;
+        let (state, seen, reason) = match measured {
+            Ok(Measured { report, notes }) => {
+                course.notes.extend(notes.into_iter().map(|note| format!("{arm}: {note}")));
+                let state = state_of(&report);
+                // Half a step has half a workload: it belongs to no curve.
+                if report.state == State::Complete {
+                    let Step { step, arm, level } = step;
+                    let result = StepResult { step, level, arm, report: &report };
+                    course.sweep.curves.add(self.ladder, result);
+                }
+                (state, seen(&report), None)
+            }
+            Err(_) if self.stop.sending.is_cancelled() => (BlockState::Interrupted, Seen::Unusable, None),
+            // What the other steps have measured stands.
+            Err(why) => {
+                let why = why.context(format!("step {}", step.step));
+                let reason = format!("{why:#}");
+                super::say::note(&format!("step failed: {}", super::say::words(&why)));
+                course.failures.push((step.arm, why));
+                (BlockState::Failed, Seen::Unusable, Some(reason))
+            }
+        };
+        if let Some(last) = course.sweep.steps.last_mut() {
+            last.state = state;
+            last.reason = reason;
+        }
+        if state == BlockState::Interrupted {
+            return SweepState::Interrupted;
+        }
+        course.past.push(Rung { step: step.step, arm: step.arm, seen });
+        SweepState::Complete
+    }
+
+    async fn block(&self, step: Step, spec: &RunSpec, site: &Site, dir: &RunDir) -> anyhow::Result<Measured> {
+        let arm = &self.arms[step.arm];
+        let plan = Arc::new(workload::plan(spec, self.vocabulary).exit_with(Exit::Usage)?);
+        let block = Block {
+            spec,
+            plan,
+            vocabulary: self.vocabulary,
+            site,
+            arm: Some(&arm.name),
+            round: None,
+            name: format!("step {} ({} {}) {}", step.step, step.level, self.ladder.axis.unit(), arm.name),
+            shows_progress: self.shows_progress,
+            detail: self.detail,
+            lines: self.lines,
+            stop: self.stop,
+        };
+        Box::pin(block.run(dir)).await.with_context(|| format!("arm `{}`", arm.name))
+    }
+
+    fn listed(&self, step: Step, spec: &RunSpec, dir: String) -> SweepStep {
+        SweepStep {
+            step: step.step,
+            arm: self.arms[step.arm].name.clone(),
+            level: step.level,
+            seed: spec.workload.seed,
+            salt: spec.key.salt,
+            state: BlockState::Running,
+            dir,
+            reason: None,
+        }
+    }
+
+    /// Steps that are void are what a climb may end in. An arm that shows nothing else is not measured.
+    fn done(&self, course: Course) -> Done {
+        let Course { sweep, past: _, mut notes, failures } = course;
+        notes.sort();
+        notes.dedup();
+        let shows_nothing = |arm: usize| !sweep.curves.arms[arm].points.iter().any(crate::experiment::Point::is_usable);
+        let exit = match sweep.state {
+            SweepState::Interrupted | SweepState::Running => Exit::Interrupted,
+            SweepState::Complete if (0..self.arms.len()).any(shows_nothing) => Exit::Void,
+            SweepState::Complete => Exit::Ok,
+        };
+        let is_whole = sweep.state == SweepState::Complete;
+        let failure = failures.into_iter().find(|(arm, _)| is_whole && shows_nothing(*arm)).map(|(_, why)| why);
+        Done { sweep, notes, exit, failure }
+    }
+}
+
+fn state_of(report: &RunReport) -> BlockState {
+    match (report.state, report.validity.verdict) {
+        (State::Interrupted, _) => BlockState::Interrupted,
+        (State::Running, _) => BlockState::Running,
+        (State::Complete, Verdict::Void) => BlockState::Void,
+        (State::Complete, Verdict::Valid) => BlockState::Complete,
+    }
+}
