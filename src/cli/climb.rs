@@ -3,21 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use super::block::{Block, Measured};
-use super::exit::{Exit, ExitWith as _};
-use super::interrupt::unless_stopped;
+use super::exit::Exit;
 use super::output_args::Lines;
-use super::site::{Opening, Site};
-use super::sweep::at_level;
+use super::site::Site;
+use super::sites::{self, Arms, Sites, state_of};
+use super::sweep::loaded;
 use crate::drive::Stop;
 use crate::experiment::{Curves, Ladder, Rung, Seen, Step, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec};
-use crate::report::{RunReport, State, Verdict, public_run};
+use crate::report::{State, public_sweep};
 use crate::store::{BlockState, Detail, RunDir, Sweep, SweepDir, SweepState, SweepStep};
 use crate::text::Vocabulary;
-use crate::workload::{self, Plan};
 
 /// A sweep about to run.
 pub(super) struct Climb<'a> {
@@ -57,31 +54,24 @@ impl Climb<'_> {
     ///
     /// # Errors
     /// When a server cannot be used at the start, or a file not be written.
-    pub(super) async fn run(&self, plan: &Plan) -> anyhow::Result<Done> {
-        let mut sites = Vec::new();
-        let done = match self.open(&mut sites, plan).await {
+    pub(super) async fn run(&self) -> anyhow::Result<Done> {
+        let mut sites = Sites::new();
+        let done = match self.arms(self.spec).open(&mut sites).await {
             Ok(()) => self.steps(&sites).await,
             Err(why) => Err(why),
         };
-        for site in sites {
-            site.close().await;
-        }
+        sites::close(sites).await;
         done
     }
 
-    async fn open(&self, sites: &mut Vec<Site>, plan: &Plan) -> anyhow::Result<()> {
-        for arm in self.arms {
-            let opening =
-                Opening { spec: self.spec, vocabulary: self.vocabulary, ready_timeout: self.ready_timeout };
-            let opened = unless_stopped(self.stop, Site::open(&arm.target, opening, plan)).await;
-            sites.push(opened.with_context(|| format!("arm `{}`", arm.name))?);
-        }
-        Ok(())
+    fn arms<'s>(&'s self, spec: &'s RunSpec) -> Arms<'s> {
+        let Self { arms, vocabulary, ready_timeout, stop, .. } = self;
+        Arms { arms, spec, vocabulary, ready_timeout: *ready_timeout, stop }
     }
 
-    async fn steps(&self, sites: &[Site]) -> anyhow::Result<Done> {
+    async fn steps(&self, sites: &Sites) -> anyhow::Result<Done> {
         let curves = Curves::new(self.ladder, self.spec.slo, self.arms.iter().map(|arm| arm.name.clone()));
-        let spec = serde_json::to_value(public_run(self.spec.clone()))?;
+        let spec = serde_json::to_value(public_sweep(self.spec.clone(), self.arms.to_vec()))?;
         let sweep = Sweep::new(spec, self.ladder.clone(), curves);
         let mut course = Course { sweep, past: vec![], notes: vec![], failures: vec![] };
         course.sweep.state = SweepState::Complete;
@@ -91,12 +81,12 @@ impl Climb<'_> {
                 course.sweep.state = SweepState::Interrupted;
                 break;
             }
-            let spec = at_level(self.spec, self.ladder.axis, step.level, step.step);
+            let spec = loaded(self.spec, self.ladder.axis, step.level);
             let dir = self.dir.step_dir(step.step, &self.arms[step.arm].name)?;
             course.sweep.steps.push(self.listed(step, &spec, self.dir.relative(&dir)));
             course.sweep.state = SweepState::Running;
             self.dir.write_sweep(&course.sweep)?;
-            let measured = self.block(step, &spec, &sites[step.arm], &dir).await;
+            let measured = self.block(step, &spec, sites, &dir).await;
             course.sweep.state = self.enter(&mut course, step, measured);
             if course.sweep.state == SweepState::Interrupted {
                 break;
@@ -143,32 +133,38 @@ impl Climb<'_> {
         SweepState::Complete
     }
 
-    async fn block(&self, step: Step, spec: &RunSpec, site: &Site, dir: &RunDir) -> anyhow::Result<Measured> {
-        let arm = &self.arms[step.arm];
-        let plan = Arc::new(workload::plan(spec, self.vocabulary).exit_with(Exit::Usage)?);
-        let block = Block {
-            spec,
-            plan,
-            vocabulary: self.vocabulary,
-            site,
-            arm: Some(&arm.name),
-            round: None,
-            name: format!("step {} ({} {}) {}", step.step, step.level, self.ladder.axis.unit(), arm.name),
-            shows_progress: self.shows_progress,
-            detail: self.detail,
-            lines: self.lines,
-            stop: self.stop,
+    async fn block(&self, step: Step, spec: &RunSpec, sites: &Sites, dir: &RunDir) -> anyhow::Result<Measured> {
+        let (arms, arm) = (self.arms(spec), &self.arms[step.arm]);
+        let (spec, plan) = arms.plan(step.step, arm)?;
+        let name = format!("{} {} · {}", step.level, self.ladder.axis.unit(), arm.name);
+        let work = async |site: &Site, stop: &Stop| {
+            let block = Block {
+                spec: &spec,
+                plan: Arc::clone(&plan),
+                replies: Arc::default(),
+                vocabulary: self.vocabulary,
+                site,
+                arm: Some(&arm.name),
+                round: None,
+                name,
+                shows_progress: self.shows_progress,
+                detail: self.detail,
+                lines: self.lines,
+                stop,
+            };
+            Box::pin(block.run(dir)).await
         };
-        Box::pin(block.run(dir)).await.with_context(|| format!("arm `{}`", arm.name))
+        arms.at(step.arm, sites, dir.path(), &plan, work).await
     }
 
     fn listed(&self, step: Step, spec: &RunSpec, dir: String) -> SweepStep {
+        let of_step = sites::of_round(spec, step.step);
         SweepStep {
             step: step.step,
             arm: self.arms[step.arm].name.clone(),
             level: step.level,
-            seed: spec.workload.seed,
-            salt: spec.key.salt,
+            seed: of_step.workload.seed,
+            salt: of_step.key.salt,
             state: BlockState::Running,
             dir,
             reason: None,
@@ -189,14 +185,5 @@ impl Climb<'_> {
         let is_whole = sweep.state == SweepState::Complete;
         let failure = failures.into_iter().find(|(arm, _)| is_whole && shows_nothing(*arm)).map(|(_, why)| why);
         Done { sweep, notes, exit, failure }
-    }
-}
-
-fn state_of(report: &RunReport) -> BlockState {
-    match (report.state, report.validity.verdict) {
-        (State::Interrupted, _) => BlockState::Interrupted,
-        (State::Running, _) => BlockState::Running,
-        (State::Complete, Verdict::Void) => BlockState::Void,
-        (State::Complete, Verdict::Valid) => BlockState::Complete,
     }
 }

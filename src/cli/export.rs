@@ -8,6 +8,7 @@ use super::exit::{Exit, ExitWith as _};
 use super::say;
 use crate::compare::{BlockResult, Comparison};
 use crate::report::{Arrays, BenchServing, RunReport};
+use crate::store::Sweep;
 use crate::{render, store};
 
 /// Shared by `report` and `compare`.
@@ -78,6 +79,25 @@ impl ExportArgs {
             }
             Format::Hlog => render::hlog(blocks.iter().map(|block| &block.report)),
             Format::Html => render::html_comparison(comparison, blocks),
+        })
+    }
+
+    /// Writes a sweep.
+    ///
+    /// # Errors
+    /// When it is asked for a form of single runs, or the document cannot be written.
+    pub(super) fn sweep(&self, dir: &Path, sweep: &Sweep) -> anyhow::Result<()> {
+        let curves = &sweep.curves;
+        self.write(&match self.format {
+            Format::Terminal => render::terminal(&render::sweep(curves)),
+            Format::Markdown => render::markdown(&render::sweep(curves)),
+            Format::Json => serde_json::to_string_pretty(sweep)?,
+            Format::Csv => render::csv_sweep(curves),
+            Format::Html => render::html_sweep(curves),
+            Format::Jsonl | Format::Hlog => {
+                let why = format!("this form is of runs: give one of `{}/step-NN/ARM`", dir.display());
+                return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
+            }
         })
     }
 

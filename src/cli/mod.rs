@@ -3,6 +3,7 @@
 mod ab;
 mod asks;
 mod block;
+mod climb;
 mod cold_start;
 mod compare;
 mod descriptors;
@@ -30,8 +31,10 @@ mod say;
 mod selftest;
 mod sim;
 mod site;
+mod sites;
 mod spec_args;
 mod start;
+mod sweep;
 mod trial;
 mod truth;
 mod untold;
@@ -54,6 +57,7 @@ struct Cli {
 enum Command {
     Ab(Box<ab::AbArgs>),
     Run(Box<run::RunArgs>),
+    Sweep(Box<sweep::SweepArgs>),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
     Plan(Box<plan::PlanArgs>),
@@ -69,7 +73,7 @@ enum Command {
 }
 
 /// Commands of the design that this version does not have.
-const NOT_BUILT: [&str; 4] = ["predict", "sweep", "fit", "merge"];
+const NOT_BUILT: [&str; 3] = ["predict", "fit", "merge"];
 
 /// Parses the command line, runs one command and says how the program ends.
 #[must_use]
@@ -88,6 +92,7 @@ fn run_command(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Ab(args) => ab::run(args),
         Command::Run(args) => run::run(args),
+        Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Plan(args) => plan::run(args),

@@ -7,7 +7,7 @@ use super::export::ExportArgs;
 use super::export_file::{self, ExportFileArgs};
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Verdict};
-use crate::store::{self, RunDir, StoreError};
+use crate::store::{self, RunDir, StoreError, SweepState};
 
 /// Render a saved run or experiment
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,9 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         }
         return super::compare::experiment_as(&dir, &args.export);
     }
+    if let Err(StoreError::IsSweep(dir)) = store::read_run(&args.dir) {
+        return sweep(&dir, args);
+    }
     let mut report = load(&args.dir)?;
     if args.export_file.is_given() {
         if report.state == State::Running {
@@ -48,6 +51,20 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         Verdict::Valid => Exit::Ok,
         Verdict::Void => Exit::Void,
     })
+}
+
+/// A sweep as far as it came.
+fn sweep(dir: &Path, args: &ReportArgs) -> anyhow::Result<Exit> {
+    if args.export_file.is_given() {
+        let why = "--export-file: a log is joined with one run; give the directory of a step";
+        return Err(Ended::new(Exit::Usage, why).into());
+    }
+    let sweep = store::read_sweep(dir).exit_with(Exit::Usage)?;
+    if sweep.state == SweepState::Running {
+        say::note(&format!("note: `{}` did not end, or still runs: these are the steps that have", dir.display()));
+    }
+    args.export.sweep(dir, &sweep)?;
+    Ok(Exit::Ok)
 }
 
 /// A saved report. Of a run that was killed, or still runs, it is made again from the turns on file, and that is said.

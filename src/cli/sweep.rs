@@ -8,7 +8,7 @@ use super::output_args::OutputArgs;
 use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
 use crate::experiment::{Axis, Ladder, Levels};
-use crate::profile::{Gaps, Override, Pacing, ProfileError, RunSpec, run_spec, sweep_arms};
+use crate::profile::{Gaps, History, Override, Pacing, ProfileError, RunSpec, run_spec, sweep_arms};
 use crate::store::{Sweep, SweepDir};
 use crate::{render, workload};
 
@@ -49,16 +49,16 @@ const DOUBLE: &str = "double";
 pub(super) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     let mut spec_args = args.spec.clone();
     spec_args.also(args.arm.iter().cloned().map(Override::Arm));
-    let loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
-    let spec = run_spec(&loaded.profile, &loaded.context(true))?;
-    let arms = sweep_arms(&loaded.profile)?;
+    let given = spec_args.load(Some(DEFAULT_PROFILE))?;
+    let spec = run_spec(&given.profile, &given.context(true))?;
+    let arms = sweep_arms(&given.profile)?;
     let ladder = args.ladder(&spec, arms.len())?;
     let (spec, lifted) = unloaded(spec, &ladder)?;
     let targets: Vec<_> = arms.iter().map(|arm| &arm.target).collect();
-    let moot = super::site::check_targets(&targets, &spec, &loaded.profile.sim)?;
+    let moot = super::start::check_targets(&targets, &spec, &given.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let highest = (1..=ladder.levels.count()).filter_map(|step| ladder.levels.level(step)).last().unwrap_or(1.0);
-    let highest = at_level(&spec, ladder.axis, highest, 1);
+    let highest = loaded(&spec, ladder.axis, highest);
     let plan = workload::plan(&highest, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&highest, &plan)?;
     let lines = args.output.lines()?;
@@ -85,7 +85,7 @@ pub(super) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
             shows_progress: !args.output.disable_tqdm,
             stop: &stop,
         };
-        climb.run(&plan).await
+        climb.run().await
     });
     // Targets that were never reached leave nothing behind.
     let Done { sweep, notes, exit, failure } = done.inspect_err(|_| dir.remove_if_empty())?;
@@ -152,6 +152,11 @@ fn unloaded(spec: RunSpec, ladder: &Ladder) -> Result<(RunSpec, Vec<String>), Pr
         let why = "it would hold back the load that is to be raised: leave it out";
         return Err(ProfileError::value("load.max_turns_in_flight", why));
     }
+    if spec.workload.history == History::Recorded {
+        let why =
+            "a sweep records none: give \"synthetic\", so that every step and arm has the same prompts, or \"real\"";
+        return Err(ProfileError::value("workload.history", why));
+    }
     let lifted = match (ladder.axis, spec.load.pacing) {
         (Axis::Concurrency, Pacing::Open { .. }) => Some("`load.rate` gives way to the ladder of sessions in flight"),
         (Axis::Rate, Pacing::Closed { .. } | Pacing::Open { sessions: Some(_), .. }) => Some(
@@ -162,13 +167,10 @@ fn unloaded(spec: RunSpec, ladder: &Ladder) -> Result<(RunSpec, Vec<String>), Pr
     Ok((spec, lifted.map(str::to_owned).into_iter().collect()))
 }
 
-/// The run of one step: its load, and other prompts and another placement of keys than in the step before, equal in every arm.
+/// The run at one load.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the ladder has checked the level")]
-pub(super) fn at_level(run: &RunSpec, axis: Axis, level: f64, step: u32) -> RunSpec {
+pub(super) fn loaded(run: &RunSpec, axis: Axis, level: f64) -> RunSpec {
     let mut spec = run.clone();
-    let offset = crate::experiment::offset(step);
-    spec.workload.seed = spec.workload.seed.wrapping_add(offset);
-    spec.key.salt = spec.key.salt.wrapping_add(offset);
     spec.load.pacing = match (axis, run.load.pacing) {
         (Axis::Concurrency, _) => {
             let sessions = std::num::NonZeroU32::new(level as u32).unwrap_or(std::num::NonZeroU32::MIN);

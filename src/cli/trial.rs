@@ -1,32 +1,25 @@
 //! The blocks of an experiment, one after the other: servers opened, histories recorded, results gathered, progress on file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use futures::FutureExt as _;
-
 use super::block::{Block, Measured};
-use super::exit::{Exit, ExitWith as _};
+use super::exit::Exit;
 use super::interrupt::unless_stopped;
 use super::output_args::Lines;
 use super::resume::Before;
 use super::run::exit_of;
-use super::site::{Opening, Site};
-use super::start::Launch;
+use super::site::Site;
+use super::sites::{self, Arms, Sites, of_round, state_of};
 use crate::compare::BlockResult;
 use crate::drive::Stop;
-use crate::experiment::{self, Design, Ended, Past, offset};
-use crate::profile::{ArmSpec, ExperimentSpec, History, RunSpec};
-use crate::report::{State, Verdict, public_experiment};
+use crate::experiment::{self, Design, Ended, Past};
+use crate::profile::{ExperimentSpec, History, RunSpec};
+use crate::report::{State, public_experiment};
 use crate::store::{self, BlockState, Detail, Experiment, ExperimentDir, RunDir};
 use crate::text::Vocabulary;
-use crate::workload::{self, Plan, Replies, sent_keys};
-
-/// The output of a launched server, in its block's directory.
-const SERVER_LOG: &str = "server.log";
+use crate::workload::{Plan, Replies};
 
 /// An experiment about to run.
 pub(super) struct Trial<'a> {
@@ -74,28 +67,16 @@ impl Trial<'_> {
         let (notes, ends, replies) = (vec![], BTreeMap::new(), Arc::default());
         let mut course = Course { design, past, listed: blocks, results, notes, ends, replies };
         let mut sites = BTreeMap::new();
-        let done = match self.open(&mut sites).await {
+        let done = match self.arms().open(&mut sites).await {
             Ok(()) => self.rounds(&mut course, &sites).await,
             Err(why) => Err(why),
         };
-        for site in sites.into_values() {
-            site.close().await;
-        }
+        sites::close(sites).await;
         let exit = done?;
         Ok(course.done(exit))
     }
 
-    /// Opens the arms whose servers outlast a block.
-    async fn open(&self, sites: &mut BTreeMap<usize, Site>) -> anyhow::Result<()> {
-        let (_, plan) = self.plan(1, &self.spec.arms[0])?;
-        for (at, arm) in self.spec.arms.iter().enumerate().filter(|(_, arm)| arm.launch.is_none()) {
-            let opened = unless_stopped(self.stop, Site::open(&arm.target, self.opening(None), &plan)).await;
-            sites.insert(at, opened.with_context(|| format!("arm `{}`", arm.name))?);
-        }
-        Ok(())
-    }
-
-    async fn rounds(&self, course: &mut Course, sites: &BTreeMap<usize, Site>) -> anyhow::Result<Exit> {
+    async fn rounds(&self, course: &mut Course, sites: &Sites) -> anyhow::Result<Exit> {
         self.dir.write_experiment(&self.file(course, None)?)?;
         course.replies = self.replies(sites).await?;
         while let Some(block) = course.design.next(&course.past) {
@@ -121,7 +102,7 @@ impl Trial<'_> {
         let arm = self.spec.arms[block.arm].name.clone();
         let (state, reason) = match measured {
             Ok(Measured { report, notes }) => {
-                let state = state_of(report.state, report.validity.verdict);
+                let state = state_of(&report);
                 course.notes.extend(notes.into_iter().map(|note| format!("{arm}: {note}")));
                 course.ends.insert(block, Ok(exit_of(&report)));
                 // Half a block has half a workload: it compares with nothing.
@@ -156,19 +137,19 @@ impl Trial<'_> {
     async fn block(
         &self,
         block: experiment::Block,
-        sites: &BTreeMap<usize, Site>,
+        sites: &Sites,
         course: &Course,
         dir: &RunDir,
     ) -> anyhow::Result<Measured> {
         let arm = &self.spec.arms[block.arm];
-        let (spec, plan) = self.plan(block.round, arm)?;
+        let (spec, plan) = self.arms().plan(block.round, arm)?;
         let name = format!("round {}/{} {}", block.round, self.spec.rounds, arm.name);
         let work = async |site: &Site, stop: &Stop| {
             let run = self.run_of(&spec, &plan, site, stop);
             let replies = Arc::clone(&course.replies);
             Box::pin(Block { replies, arm: Some(&arm.name), round: Some(block.round), name, ..run }.run(dir)).await
         };
-        self.with_site(block.arm, sites, dir.path(), &plan, work).await
+        self.arms().at(block.arm, sites, dir.path(), &plan, work).await
     }
 
     /// A block of `plan` at `site` that has no round and shows no progress of its own.
@@ -189,39 +170,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Does `work` at an arm's server: the one that is open, or one that is launched for it and stopped after it. A launched
-    /// server that ends by itself ends the work.
-    async fn with_site<T>(
-        &self,
-        at: usize,
-        sites: &BTreeMap<usize, Site>,
-        home: &Path,
-        plan: &Plan,
-        work: impl AsyncFnOnce(&Site, &Stop) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let arm = &self.spec.arms[at];
-        let done = match (sites.get(&at), &arm.launch) {
-            (Some(site), _) => work(site, self.stop).await,
-            (None, Some(spec)) => {
-                let launch = Launch { spec, log: home.join(SERVER_LOG) };
-                let opening = self.opening(Some(launch));
-                match Site::open(&arm.target, opening, plan).await {
-                    Ok(site) => {
-                        let stop = self.stop.child();
-                        let done = watched(&site, &stop, work(&site, &stop)).await;
-                        site.close().await;
-                        done
-                    }
-                    Err(why) => Err(why),
-                }
-            }
-            (None, None) => Err(anyhow::Error::msg("its server was never opened")),
-        };
-        done.with_context(|| format!("arm `{}`", arm.name))
-    }
-
     /// The recorded history: that of the directory, or one recorded now; empty where none is wanted.
-    async fn replies(&self, sites: &BTreeMap<usize, Site>) -> anyhow::Result<Arc<Replies>> {
+    async fn replies(&self, sites: &Sites) -> anyhow::Result<Arc<Replies>> {
         let workload = &self.spec.run.workload;
         if workload.history != History::Recorded || workload.turns.get() == 1 {
             return Ok(Arc::default());
@@ -233,10 +183,10 @@ impl Trial<'_> {
                 super::say::note(
                     "recording replies for the history of all arms: a block of the baseline, not measured",
                 );
-                let (spec, plan) = self.plan(1, &self.spec.arms[0])?;
+                let (spec, plan) = self.arms().plan(1, &self.spec.arms[0])?;
                 let work =
                     async |site: &Site, stop: &Stop| Box::pin(self.run_of(&spec, &plan, site, stop).record()).await;
-                let recorded = self.with_site(0, sites, self.dir.path(), &plan, work).await;
+                let recorded = self.arms().at(0, sites, self.dir.path(), &plan, work).await;
                 // A history with holes that a signal made is no fault of the server.
                 let replies = unless_stopped(self.stop, std::future::ready(recorded)).await?;
                 self.dir.write_replies(&replies)?;
@@ -246,19 +196,9 @@ impl Trial<'_> {
         Ok(Arc::new(Replies::new(&replies)))
     }
 
-    /// What an arm runs in a round. Prompts and keys differ from those of the round before, and are equal in every arm that
-    /// does not say otherwise.
-    fn plan(&self, round: u32, arm: &ArmSpec) -> anyhow::Result<(RunSpec, Arc<Plan>)> {
-        let mut spec = of_round(&self.spec.run, round);
-        let plan = workload::plan(&spec, self.vocabulary).exit_with(Exit::Usage)?.for_arm(arm.keys, arm.prompts);
-        spec.key.by = sent_keys(spec.key.by, arm.keys);
-        spec.server.metrics_urls.extend(arm.metrics_urls.iter().cloned());
-        Ok((spec, Arc::new(plan)))
-    }
-
-    fn opening<'s>(&'s self, launch: Option<Launch<'s>>) -> Opening<'s> {
-        let ready_timeout = launch.as_ref().map_or(self.ready_timeout, |launch| launch.spec.ready_timeout);
-        Opening { spec: &self.spec.run, vocabulary: self.vocabulary, ready_timeout, launch, stop: self.stop }
+    fn arms(&self) -> Arms<'_> {
+        let Self { spec, vocabulary, ready_timeout, stop, .. } = self;
+        Arms { arms: &spec.arms, spec: &spec.run, vocabulary, ready_timeout: *ready_timeout, stop }
     }
 
     /// What has run, and what is to come if all goes well; `running` is the last one listed.
@@ -300,39 +240,6 @@ impl Course {
             }
         }
         done
-    }
-}
-
-/// Does `work` unless the server ends before it; then what is under way is cut.
-async fn watched<T>(site: &Site, stop: &Stop, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut work = std::pin::pin!(work);
-    let how = tokio::select! {
-        biased;
-        how = site.end() => how,
-        done = &mut work => match site.end().now_or_never() {
-            Some(how) => how,
-            None => return done,
-        },
-    };
-    stop.now();
-    let why = anyhow::anyhow!("its launched server ended during the block: {how}");
-    Err(why).exit_with(Exit::Target)
-}
-
-/// The run of one round: other prompts and another placement of keys than in the round before, equal in every arm.
-fn of_round(run: &RunSpec, round: u32) -> RunSpec {
-    let mut spec = run.clone();
-    spec.workload.seed = spec.workload.seed.wrapping_add(offset(round));
-    spec.key.salt = spec.key.salt.wrapping_add(offset(round));
-    spec
-}
-
-fn state_of(state: State, verdict: Verdict) -> BlockState {
-    match (state, verdict) {
-        (State::Interrupted, _) => BlockState::Interrupted,
-        (State::Running, _) => BlockState::Running,
-        (State::Complete, Verdict::Void) => BlockState::Void,
-        (State::Complete, Verdict::Valid) => BlockState::Complete,
     }
 }
 

@@ -22,7 +22,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    pub(super) fn value(key: &str, why: impl Into<String>) -> Self {
+    pub(crate) fn value(key: &str, why: impl Into<String>) -> Self {
         Self::Value { key: key.to_owned(), why: why.into() }
     }
 

@@ -143,7 +143,7 @@ fn push(out: &mut String, row: &Row<'_>) {
 }
 
 /// A field as it may stand between commas. What a spreadsheet would run as a formula becomes text.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if formula { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"', '\r', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

@@ -16,17 +16,19 @@ mod page;
 mod places;
 mod plan;
 mod run;
+mod sweep;
 mod terminal;
 mod windows;
 
 pub use comparison::comparison;
 pub use csv::{csv_comparison, csv_run};
 pub use hlog::hlog;
-pub use html::{html_comparison, html_run};
+pub use html::{html_comparison, html_run, html_sweep};
 pub use markdown::markdown;
 pub use page::{Grid, Mark, Page, Section};
 pub use plan::plan;
 pub use run::run;
+pub use sweep::{csv_sweep, sweep};
 pub use terminal::terminal;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use super::windows;
 use crate::report::{
-    Better, Fact, KeySeen, Latency, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
+    Fact, KeySeen, Latency, Metric, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
 };
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
@@ -110,13 +110,17 @@ fn totals(report: &RunReport) -> Grid {
     let length = steady.map(|window| window.to_us.since(window.from_us).as_secs());
     let duration = or_dash(metrics_.duration_s, figure);
     grid.row(["Benchmark duration (s)".to_owned(), duration, or_dash(length, figure)]);
-    for metric in metrics().iter().filter(
-        |m| matches!((m.source, m.better, m.unit), (Source::Figure(_), Better::Higher, unit) if unit != "ratio"),
-    ) {
+    // Rates that every window has too; goodput is of the whole run.
+    let is_rate = |m: &&Metric| matches!((m.source, m.unit), (Source::Figure(_), unit) if unit != "ratio");
+    for metric in metrics().iter().filter(is_rate).filter(|metric| metric.key != "goodput") {
         let in_window = or_dash(steady, |window| windows::rate(window, &metric.key));
         grid.row([metric.label.clone(), or_dash(metric.value(report), figure), in_window]);
     }
     let mut row = |label: &str, value: String| grid.row([label.to_owned(), value, String::new()]);
+    if let Some(slo) = report.manifest.spec.slo {
+        row(&format!("Goodput under {slo} ms (req/s)"), or_dash(metrics_.goodput, figure));
+        row("SLO attainment (%)", or_dash(metrics_.slo_attainment, percent));
+    }
     row("Prompt tokens planned / served", pair(totals.planned_prompt_tokens, totals.prompt_tokens));
     row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);

@@ -46,7 +46,7 @@ pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use placed::Attributing;
 pub use placement::{GroupPlaces, Placement};
-pub use redact::{HIDDEN, hide_fields, public_experiment};
+pub use redact::{HIDDEN, PublicSweep, hide_fields, public_experiment, public_sweep};
 pub use sample::TurnSample;
 pub use shape::{
     Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,

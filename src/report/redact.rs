@@ -1,6 +1,7 @@
 //! Secrets stay out of files that people attach to pull requests. What is shown is listed, and everything else hidden:
 //! nobody can list the names that gateways give their keys.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::shape::Manifest;
@@ -35,12 +36,31 @@ pub(super) fn redacted(mut manifest: Manifest) -> Manifest {
 #[must_use]
 pub fn public_experiment(mut spec: ExperimentSpec) -> ExperimentSpec {
     hide_in_spec(&mut spec.run);
-    for ArmSpec { target, metrics_urls, launch, name: _, control: _, keys: _, prompts: _ } in &mut spec.arms {
+    hide_in_arms(&mut spec.arms);
+    spec
+}
+
+/// A sweep's specification without secrets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PublicSweep {
+    pub run: RunSpec,
+    pub arms: Vec<ArmSpec>,
+}
+
+/// A sweep's specification without secrets.
+#[must_use]
+pub fn public_sweep(mut run: RunSpec, mut arms: Vec<ArmSpec>) -> PublicSweep {
+    hide_in_spec(&mut run);
+    hide_in_arms(&mut arms);
+    PublicSweep { run, arms }
+}
+
+fn hide_in_arms(arms: &mut [ArmSpec]) {
+    for ArmSpec { target, metrics_urls, launch, name: _, control: _, keys: _, prompts: _ } in arms {
         hide_in_target(target);
         metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
         launch.iter_mut().for_each(|launch| launch.command = public_command(&launch.command));
     }
-    spec
 }
 
 /// Hides the values of fields that are named like secrets, at any depth: SGLang tells its own API key in `/server_info`.

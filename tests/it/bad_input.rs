@@ -22,7 +22,7 @@ pub(crate) fn gspbench(args: &[&str], dir: &Path) -> (i32, String, String) {
 
 /// Asserts exit code and words; nothing may be on standard output.
 #[track_caller]
-fn refuses(args: &[&str], code: i32, words: &[&str]) {
+pub(crate) fn refuses(args: &[&str], code: i32, words: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let (exit, stdout, stderr) = gspbench(args, dir.path());
     assert_eq!(exit, code, "{args:?}: {stderr}");
@@ -54,7 +54,7 @@ pub(crate) fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn a_wrong_command_line_is_told_what_is_wrong() {
     refuses(&["runn"], 2, &["`runn`", "--help"]);
-    refuses(&["sweep"], 2, &["`gspbench sweep` is not built yet"]);
+    refuses(&["fit"], 2, &["`gspbench fit` is not built yet"]);
     refuses(&["run"], 2, &["--target"]);
     refuses(&["run", "--target", "localhost:30000"], 2, &["`localhost:30000`", "http://"]);
     refuses(&["run", "--target", "pin:round_robin@h:1"], 2, &["`pin:round_robin@h:1`", "http://"]);

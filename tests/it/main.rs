@@ -48,6 +48,7 @@ mod sim_model;
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+mod sweep;
 #[cfg(test)]
 mod traps_framing;
 #[cfg(test)]

@@ -39,6 +39,11 @@ impl Arm<'_> {
     }
 }
 
+/// The class of an arm's colour.
+pub(super) fn colour(at: usize) -> &'static str {
+    COLOURS[at.min(COLOURS.len() - 1)]
+}
+
 /// One run, whatever may be said against it: its page says that.
 pub(super) fn of_run(report: &RunReport) -> Vec<Arm<'_>> {
     let manifest = &report.manifest;
@@ -53,7 +58,7 @@ pub(super) fn of_comparison<'a>(comparison: &Comparison, blocks: &'a [BlockResul
     let run = |block: &'a BlockResult| Run { round: Some(block.round), report: &block.report };
     let arm = |(at, arm): (usize, &crate::compare::Arm)| Arm {
         name: arm.name.clone(),
-        colour: COLOURS[at.min(COLOURS.len() - 1)],
+        colour: colour(at),
         runs: blocks.iter().filter(is_used).filter(|block| block.arm == arm.name).map(run).collect(),
     };
     comparison.arms.iter().enumerate().map(arm).collect()

@@ -13,6 +13,7 @@ mod placement;
 mod ratios;
 mod scale;
 mod sections;
+mod sweep;
 mod tiles;
 
 use arms::Arm;
@@ -21,6 +22,7 @@ use figure::Figure;
 
 use super::page::{Page, Section};
 use crate::compare::{BlockResult, Comparison};
+use crate::experiment::Curves;
 use crate::report::{Latency, RunReport};
 
 /// Colours for light and dark, and what keeps the page within a phone's width.
@@ -40,6 +42,12 @@ pub fn html_comparison(comparison: &Comparison, blocks: &[BlockResult]) -> Strin
     let mut groups = vec![("Arms against the baseline", ratios::figures(comparison))];
     groups.extend(plots(&arms));
     document(&super::comparison(comparison), tiles::of_comparison(comparison), groups)
+}
+
+/// The page of a sweep.
+#[must_use]
+pub fn html_sweep(curves: &Curves) -> String {
+    document(&super::sweep(curves), tiles::of_sweep(curves), vec![("By load", sweep::figures(curves))])
 }
 
 /// Plots that runs and comparisons share, under their heads.

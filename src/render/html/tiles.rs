@@ -2,6 +2,7 @@
 
 use super::element::{Element, el};
 use crate::compare::{Comparison, MetricRow};
+use crate::experiment::Curves;
 use crate::render::number::{figure as number, or_dash, percent, told, whole};
 use crate::report::{Latency, RunReport};
 
@@ -35,6 +36,22 @@ pub(super) fn of_comparison(comparison: &Comparison) -> Element {
     let failed: Vec<_> = comparison.arms.iter().map(|arm| told(arm.failed)).collect();
     tiles.push(tile("Failed requests", failed.join(" / "), "in the order of the arms".into()));
     list(tiles)
+}
+
+/// Of each arm the highest load that holds, or without objectives the most throughput.
+pub(super) fn of_sweep(curves: &Curves) -> Element {
+    list(curves.arms.iter().map(|curve| {
+        let most = curve.points.iter().filter_map(|point| point.request_throughput).reduce(f64::max);
+        let throughput = or_dash(most, |most| format!("{} req/s at most", number(most)));
+        match curves.attainment {
+            Some(_) => tile(
+                &format!("{} holds up to", curve.arm),
+                curve.holds.map_or("no step".to_owned(), |held| held.level.to_string()),
+                format!("{}; {throughput}", curves.axis.unit()),
+            ),
+            None => tile(&curve.arm, or_dash(most, number), "requests a second at most".to_owned()),
+        }
+    }))
 }
 
 fn metric(row: &MetricRow) -> Element {

@@ -1,0 +1,122 @@
+//! `gspbench sweep` against simulated servers, as a user runs it.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+use crate::bad_input::refuses;
+
+fn gspbench(words: &[&str]) -> (i32, String, String) {
+    let output = Command::cargo_bin("gspbench").unwrap().args(words).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+const ARMS: [&str; 4] = ["--arm", "rr=sim:round_robin,ranks=2", "--arm", "pa=sim:prefix_affinity,ranks=2"];
+const SMALL: [&str; 8] = [
+    "--gsp-num-groups=2",
+    "--gsp-prompts-per-group=4",
+    "--gsp-system-prompt-len=64",
+    "--gsp-question-len=8",
+    "--gsp-output-len=4",
+    "--warmup-requests=0",
+    "--seed=7",
+    "--time-scale=20",
+];
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn two_arms_climb_a_list_side_by_side_and_the_directory_renders_again_in_every_form() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("sweep");
+    let dir = out.to_str().unwrap();
+    // Limits that every turn meets: what is asked here is the order and the books, not the speed of this host.
+    let goal = ["--concurrencies=1,4", "--goodput", "ttft:600000", "e2el:600000", "--attainment=0.5", "--out", dir];
+    let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..], &SMALL, &goal].concat());
+    assert_eq!(code, 0, "{shown}{said}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    for arm in ["rr", "pa"] {
+        assert!(words.contains(&format!("{arm} holds ttft:600000 e2el:600000 up to 4 sessions in flight")), "{shown}");
+    }
+    let sweep = json(&out.join("sweep.json"));
+    assert_eq!(sweep["state"], "complete");
+    let steps: Vec<_> = sweep["steps"].as_array().unwrap().iter().map(|step| step["dir"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["step-01/rr", "step-01/pa", "step-02/pa", "step-02/rr"]);
+    let run = |step: &str| json(&out.join(step).join("run.json"));
+    let digest = |step: &str| run(step)["workload"]["digest"].clone();
+    assert_eq!(digest("step-01/rr"), digest("step-01/pa"), "arms of a step do the same work");
+    assert_ne!(digest("step-01/rr"), digest("step-02/rr"), "no step finds the prompts of another");
+    assert_eq!(run("step-02/pa")["manifest"]["spec"]["load"]["pacing"]["closed"]["sessions"], 4);
+    assert_eq!(run("step-02/pa")["server"]["cold"]["warm_groups"], 0, "the cache was flushed between steps");
+    let metrics = &run("step-02/pa")["metrics"];
+    assert_eq!((&metrics["slo_attainment"], &metrics["goodput"]), (&1.0.into(), &metrics["request_throughput"]));
+    renders_again(&out, &shown);
+}
+
+fn renders_again(out: &Path, shown: &str) {
+    let dir = out.to_str().unwrap();
+    assert_eq!(gspbench(&["report", dir]).1, shown);
+    let csv = gspbench(&["report", dir, "--format", "csv"]).1;
+    let rows: Vec<_> = csv.lines().map(|line| line.split(',').take(4).collect::<Vec<_>>().join(",")).collect();
+    assert_eq!(
+        rows,
+        ["arm,step,axis,level", "rr,1,concurrency,1", "pa,1,concurrency,1", "rr,2,concurrency,4", "pa,2,concurrency,4"]
+    );
+    let html = gspbench(&["report", dir, "--format", "html"]).1;
+    assert_eq!(html.matches("<svg").count(), 4, "every curve is drawn");
+    assert_eq!(html.trim_end(), fs::read_to_string(out.join("report.html")).unwrap().trim_end());
+    assert!(fs::read_to_string(out.join("report.md")).unwrap().contains("✅"));
+    let (code, _, said) = gspbench(&["report", dir, "--format", "jsonl"]);
+    assert!(code == 2 && said.contains("step-NN/ARM"), "{said}");
+    let line = gspbench(&["report", out.join("step-01/rr").to_str().unwrap(), "--format", "jsonl"]).1;
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["goodput_slos_ms"]["ttft"], &line["slo_attainment"]), (&600_000.0.into(), &1.0.into()));
+    assert_eq!(line["request_goodput"], line["request_throughput"]);
+}
+
+#[test]
+fn an_arm_that_misses_its_objectives_stops_to_climb_and_that_is_a_result() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("sweep");
+    // No reply over a socket comes within a microsecond.
+    let words = ["--goodput", "ttft:0.001", "--out", out.to_str().unwrap()];
+    let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..2], &SMALL, &words].concat());
+    assert_eq!(code, 0, "{shown}{said}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("rr does not hold ttft:0.001 at 1 sessions in flight, the lowest load"), "{shown}");
+    let sweep = json(&out.join("sweep.json"));
+    assert_eq!(sweep["steps"].as_array().unwrap().len(), 1);
+    assert_eq!(sweep["curves"]["arms"][0]["stopped"], "slo_missed");
+}
+
+#[test]
+fn rates_start_sessions_on_time_without_a_cap() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("sweep");
+    let words = ["--rates=200,400", "--max-concurrency=2", "--out", out.to_str().unwrap()];
+    let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..2], &SMALL, &words].concat());
+    assert_eq!(code, 0, "{shown}{said}");
+    assert!(said.contains("load.max_concurrency") && said.contains("--goodput"), "{said}");
+    let open = &json(&out.join("step-02/rr/run.json"))["manifest"]["spec"]["load"]["pacing"]["open"];
+    assert_eq!((&open["per_second"], &open["sessions"]), (&400.0.into(), &Value::Null));
+    assert!(shown.contains("sessions/s") && !shown.contains("goodput"), "{shown}");
+}
+
+#[test]
+fn nonsense_is_refused_with_a_sentence_and_leaves_no_directory() {
+    let refuses = |words: &[&str], said: &[&str]| refuses(&[&["sweep"], &ARMS[..2], &SMALL, words].concat(), 2, said);
+    refuses(&["--concurrencies=4,2"], &["--concurrencies", "4 stands before 2"]);
+    refuses(&["--concurrencies=1.5"], &["whole numbers"]);
+    refuses(&["--concurrencies=9"], &["9 sessions can never be in flight", "--gsp-prompts-per-group"]);
+    refuses(&["--rates=fast"], &["--rates", "`fast`", "1,2,4"]);
+    refuses(&["--rates=1", "--concurrencies=1"], &["--rates", "--concurrencies"]);
+    refuses(&["--attainment=0.9"], &["--attainment", "--goodput"]);
+    refuses(&["--goodput", "ttft:100", "--attainment=90"], &["--attainment", "0.9"]);
+    refuses(&["--max-turns-in-flight=2"], &["load.max_turns_in_flight", "leave it out"]);
+    refuses(&["--goodput", "ttft:100", "quick"], &["--goodput", "`quick`"]);
+}
