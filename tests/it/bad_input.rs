@@ -305,8 +305,17 @@ fn what_a_turn_sends_is_what_the_profile_says() {
         _ => Answer::Whole(404, "application/json", "{}".to_owned()),
     });
     let dir = tempfile::tempdir().unwrap();
-    let extra =
-        ["--target", &server.url, "--out", "out", "--extra-request-body", "{\"top_k\":1}", "--header", "X-Team=a=b"];
+    let extra = [
+        "--target",
+        &server.url,
+        "--out",
+        "out",
+        "--extra-request-body",
+        "{\"top_k\":1}",
+        "--header",
+        "X-Team=a=b",
+        "X-More=c",
+    ];
     let (exit, _, stderr) = gspbench(&small(&extra), dir.path());
     assert!(ended_well(exit, &[&dir.path().join("out")]), "{stderr}");
     let turns = server.turns();
@@ -319,6 +328,7 @@ fn what_a_turn_sends_is_what_the_profile_says() {
         assert_eq!(turn.header("x-smg-routing-key"), turn.header("x-session-id"));
         assert!(turn.header("x-smg-routing-key").is_some_and(|key| key.len() == 17 && key.starts_with('g')));
         assert_eq!((turn.header("x-team"), turn.header("accept-encoding")), (Some("a=b"), Some("identity")));
+        assert_eq!(turn.header("x-more"), Some("c"), "a second value of one flag");
         assert_eq!(turn.header("authorization"), None, "no key, no header");
         assert_eq!((body["max_tokens"].clone(), body["top_k"].clone()), (3.into(), 1.into()));
         assert_eq!((body["ignore_eos"].clone(), body["stream"].clone()), (true.into(), true.into()));
@@ -334,4 +344,21 @@ fn what_a_turn_sends_is_what_the_profile_says() {
         turns[1].header("x-smg-routing-key"),
         "the probe has no measured key"
     );
+}
+
+/// bench_serving takes several headers after one flag; a profile may stand behind them all the same.
+#[test]
+fn a_profile_behind_headers_is_no_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = |args: &[&str]| gspbench(&[&["plan", "--seed=1"], args].concat(), dir.path());
+    let (exit, plain, stderr) = plan(&["quick"]);
+    assert_eq!(exit, 0, "{stderr}");
+    for args in
+        [&["--header", "A=b", "quick"][..], &["--header", "A=b", "C=d", "quick"], &["quick", "--header", "A=b", "C=d"]]
+    {
+        assert_eq!(plan(args), (0, plain.clone(), stderr.clone()), "{args:?}");
+    }
+    let (exit, _, stderr) = plan(&["quick", "--header", "A=b", "other"]);
+    assert!(exit == 2 && stderr.contains("`other` is no header"), "{stderr}");
+    assert_eq!(plan(&["--header", "quick"]).0, 2, "the first value is a header or a mistake");
 }
