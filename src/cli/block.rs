@@ -111,6 +111,7 @@ impl Block<'_> {
             redials: None,
             runtime_lag: seen.runtime_lag,
             cpu_cores: seen.cpu_cores,
+            busiest_lane: seen.busiest_lane,
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;

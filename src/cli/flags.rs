@@ -80,7 +80,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("temperature", Some("T"), REQUEST, Float("request.temperature"), "Sampling temperature [default: 0]"),
     flag("disable-ignore-eos", None, REQUEST, Fixed("request.ignore_eos", "false"), "Let replies end before the length asked for"),
     flag("extra-request-body", Some("JSON"), REQUEST, Custom(extra_body), "Fields to lay over every request body"),
-    flag("header", Some("K=V"), REQUEST, Custom(header), "A header of every request; may be given several times"),
+    flag("header", Some("K=V"), REQUEST, Custom(header), "A header of every request; several may follow, and it may be given several times"),
     flag("place-field", Some("FIELD"), REQUEST, Text("request.place_field"), "A field of each reply that names its worker: model, where each worker serves under a name of its own"),
     flag("ca-file", Some("PEM"), REQUEST, Text("request.ca_file"), "Trust these certificates, as those of a server that signed its own"),
     flag("insecure", None, REQUEST, Fixed("request.insecure", "true"), "Trust any TLS certificate"),

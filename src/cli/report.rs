@@ -6,7 +6,7 @@ use super::exit::{Ended, Exit, ExitWith as _};
 use super::export::ExportArgs;
 use super::export_file::{self, ExportFileArgs};
 use super::say;
-use crate::report::{Accumulator, Closing, Context, RunReport, State, Verdict};
+use crate::report::{Accumulator, Closing, Context, RunReport, State, Survivors, Verdict};
 use crate::store::{self, RunDir, StoreError, SweepState};
 
 /// Render a saved run or experiment
@@ -81,9 +81,15 @@ pub(super) fn load(path: &Path) -> anyhow::Result<RunReport> {
 
 fn rebuild(path: &Path, saved: &RunReport) -> anyhow::Result<RunReport> {
     let dir = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let records = || store::read_records(dir).exit_with(Exit::Usage);
+    let mut survivors = Survivors::new(&saved.manifest.spec);
+    for turn in records()? {
+        survivors.add(&turn.exit_with(Exit::Usage)?);
+    }
     let mut accumulator = Accumulator::new(Context::of(saved));
+    accumulator.mark(survivors.marks(saved.workload.sessions));
     let mut turns = 0_u64;
-    for turn in store::read_records(dir).exit_with(Exit::Usage)? {
+    for turn in records()? {
         accumulator.add(&turn.exit_with(Exit::Usage)?);
         turns += 1;
     }

@@ -36,9 +36,10 @@ pub(super) struct RunArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Target")]
 struct AddressArgs {
-    /// http(s)://HOST:PORT; sim:POLICY[,key=value…], a simulated server of our own; or pin:POLICY[,key=value…]@URL[,URL…]:
-    /// this program itself spreads the turns over the ranks of one server, or over several
-    #[arg(long, visible_alias = "url", aliases = ["base-url", "base_url"], value_name = "TARGET")]
+    /// http(s)://HOST:PORT[/PATH]; sim:POLICY[,key=value…], a simulated server of our own; or
+    /// pin:POLICY[,key=value…]@URL[,URL…]: this program itself spreads the turns over the ranks of one server, or over
+    /// several. A key in the environment's OPENAI_API_KEY goes with every request as a bearer token
+    #[arg(long, visible_aliases = ["url", "base-url"], alias = "base_url", value_name = "TARGET")]
     target: Option<String>,
     /// With --port, the same as --target http://HOST:PORT
     #[arg(long, value_name = "HOST", requires = "port", conflicts_with = "target")]

@@ -6,6 +6,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use super::flags::{Effect, FLAGS, Flag};
 use crate::profile::{self, Override, raw};
 
+/// The flag of which each use may be one header in several words.
+const HEADER: &str = "header";
+/// The flags that take several values.
+const SEVERAL: [&str; 2] = [HEADER, "goodput"];
+
 /// Profile and flags as given, and the profile they make together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpecArgs {
@@ -93,8 +98,8 @@ fn argument(flag: &'static Flag) -> Arg {
     let arg = if flag.name.contains('-') { arg.alias(underscored(flag.name)) } else { arg };
     let arg = if matches!(flag.effect, Effect::Moot(_)) { arg.hide_short_help(true) } else { arg };
     match flag.value {
-        // As bench_serving: several limits behind one flag.
-        Some(value) if flag.name == "goodput" => arg.value_name(value).action(ArgAction::Append).num_args(1..),
+        // As in bench_serving, several may follow; what begins with a hyphen is the next flag.
+        Some(value) if SEVERAL.contains(&flag.name) => arg.value_name(value).action(ArgAction::Append).num_args(1..),
         Some(value) => arg.value_name(value).action(ArgAction::Append).allow_hyphen_values(true),
         None => arg.action(ArgAction::SetTrue),
     }
@@ -129,9 +134,12 @@ impl SpecArgs {
             .flatten()
             .next_back()
             .is_some_and(|rate| rate.parse::<f64>().is_ok_and(|rate| rate == f64::INFINITY));
-        let mut args = Self { profile: matches.get_one::<String>("profile").cloned(), ..Self::default() };
+        let mut headers = headers(matches);
+        let profile = matches.get_one::<String>("profile").cloned().or_else(|| swallowed(&mut headers));
+        let mut args = Self { profile, ..Self::default() };
         for flag in FLAGS {
-            for value in given(matches, flag) {
+            let values = if flag.name == HEADER { headers.concat() } else { given(matches, flag) };
+            for value in values {
                 let changes =
                     flag.overrides(&value).map_err(anyhow::Error::msg).with_context(|| format!("--{}", flag.name))?;
                 // bench_serving's own command lines say both.
@@ -174,4 +182,17 @@ fn given(matches: &ArgMatches, flag: &Flag) -> Vec<String> {
         None if matches.get_flag(flag.name) => vec![String::new()],
         None => vec![],
     }
+}
+
+/// The values of `--header`, each time it was given.
+fn headers(matches: &ArgMatches) -> Vec<Vec<String>> {
+    let times = matches.get_occurrences::<String>(HEADER).into_iter().flatten();
+    times.map(|values| values.cloned().collect()).collect()
+}
+
+/// The profile that a `--header` in front of it took for a further value: a last word that is no NAME=VALUE.
+fn swallowed(headers: &mut [Vec<String>]) -> Option<String> {
+    let values =
+        headers.iter_mut().find(|values| values.len() > 1 && values.last().is_some_and(|last| !last.contains('=')))?;
+    values.pop_if(|last| !last.contains(": "))
 }

@@ -1,5 +1,6 @@
-//! This program's eye on itself while it measures: how late its runtime is, and how busy its process.
+//! This program's eye on itself while it measures: how late its runtime is, how busy its process, and its busiest lane.
 
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -18,7 +19,7 @@ pub(super) struct Witness {
     started: Instant,
     cpu: Duration,
     ended: CancellationToken,
-    ticking: JoinSet<Distribution>,
+    ticking: JoinSet<Ticked>,
 }
 
 /// What it saw.
@@ -28,6 +29,16 @@ pub(super) struct Seen {
     pub runtime_lag: Distribution,
     /// User and system time of this process over wall time; none over no time.
     pub cpu_cores: Option<f64>,
+    /// CPU time of the lane that had most of it, over the wall time in which it was watched: 1 is a thread that never
+    /// waited. One such lane makes its streams late however idle the process is on other cores.
+    pub busiest_lane: Option<f64>,
+}
+
+/// What the ticker of one lane saw.
+#[derive(Debug, Default)]
+struct Ticked {
+    lag: Distribution,
+    busy: Option<f64>,
 }
 
 impl Witness {
@@ -44,32 +55,62 @@ impl Witness {
     pub(super) async fn end(mut self) -> Seen {
         let (wall, cpu) = (self.started.elapsed(), process_time().saturating_sub(self.cpu));
         self.ended.cancel();
-        let mut runtime_lag = Distribution::default();
+        let (mut runtime_lag, mut busiest_lane) = (Distribution::default(), None::<f64>);
         while let Some(seen) = self.ticking.join_next().await {
-            runtime_lag.merge(&seen.unwrap_or_default());
+            let Ticked { lag, busy } = seen.unwrap_or_default();
+            runtime_lag.merge(&lag);
+            busiest_lane = busiest_lane.into_iter().chain(busy).reduce(f64::max);
         }
-        let cores = cpu.as_secs_f64() / wall.as_secs_f64();
-        Seen { runtime_lag, cpu_cores: Some((cores * 1e3).round() / 1e3).filter(|cores| cores.is_finite()) }
+        Seen { runtime_lag, cpu_cores: share(cpu, wall), busiest_lane }
     }
 }
 
 /// Each tick is due a fixed time after the one before was served, so that one stall is one late tick and not many.
-async fn tick(ended: CancellationToken) -> Distribution {
-    let mut lag = Distribution::default();
+async fn tick(ended: CancellationToken) -> Ticked {
+    let (mut lag, lane) = (Distribution::default(), LaneTime::start());
     loop {
         let due = Instant::now() + TICK;
         tokio::select! {
             () = tokio::time::sleep_until(due.into()) => {
                 lag.record(u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX), 1);
             },
-            () = ended.cancelled() => return lag,
+            () = ended.cancelled() => return Ticked { lag, busy: lane.busy() },
         }
     }
 }
 
+/// The CPU time of the thread that a ticker runs on.
+struct LaneTime {
+    thread: ThreadId,
+    started: Instant,
+    cpu: Duration,
+}
+
+impl LaneTime {
+    fn start() -> Self {
+        Self { thread: thread::current().id(), started: Instant::now(), cpu: cpu_time(ClockId::ThreadCPUTime) }
+    }
+
+    /// None for a task that moved to another thread, whose clock says nothing of the first.
+    fn busy(&self) -> Option<f64> {
+        let spent = cpu_time(ClockId::ThreadCPUTime).saturating_sub(self.cpu);
+        (thread::current().id() == self.thread).then(|| share(spent, self.started.elapsed()))?
+    }
+}
+
+/// CPU time over wall time, in thousandths; none over no time.
+fn share(cpu: Duration, wall: Duration) -> Option<f64> {
+    let share = cpu.as_secs_f64() / wall.as_secs_f64();
+    Some((share * 1e3).round() / 1e3).filter(|share| share.is_finite())
+}
+
 /// User and system time of all threads of this process.
 pub(super) fn process_time() -> Duration {
-    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    cpu_time(ClockId::ProcessCPUTime)
+}
+
+fn cpu_time(of: ClockId) -> Duration {
+    let spent = clock_gettime(of);
     let whole = u64::try_from(spent.tv_sec).unwrap_or(0);
     Duration::new(whole, u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
@@ -96,5 +137,37 @@ mod tests {
         let lag = seen.runtime_lag.summary().unwrap();
         assert!(lag.max >= 30_000.0, "{lag:?}");
         assert!(seen.cpu_cores.unwrap() > 0.0);
+    }
+    /// Works for as much of its own CPU time, so that a busy host changes nothing; lets others run between.
+    async fn work(load: Duration) {
+        let started = cpu_time(ClockId::ThreadCPUTime);
+        while cpu_time(ClockId::ThreadCPUTime).saturating_sub(started) < load {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn the_busiest_lane_is_that_of_the_lanes_and_not_of_other_threads() {
+        const LOAD: Duration = Duration::from_millis(200);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        // CPU seconds of the busiest lane, over no less than the time that it was watched.
+        let busiest = |is_on_lane: bool| {
+            let started = Instant::now();
+            let seen = runtime.block_on(async {
+                let lanes = Lanes::threads(2).unwrap();
+                let witness = Witness::start(&lanes);
+                let mut tasks = JoinSet::new();
+                if is_on_lane {
+                    lanes.spawn(1, &mut tasks, work(LOAD));
+                } else {
+                    work(LOAD).await;
+                }
+                tasks.join_all().await;
+                witness.end().await
+            });
+            seen.busiest_lane.unwrap() * started.elapsed().as_secs_f64()
+        };
+        assert!(busiest(true) > 0.9 * LOAD.as_secs_f64());
+        assert!(busiest(false) < 0.5 * LOAD.as_secs_f64());
     }
 }

@@ -377,23 +377,9 @@ mod tests {
 
     use super::super::body::Asks;
     use super::*;
-    use crate::workload::{Api, ChatLayout, PromptAs, RequestSpec};
 
     fn client(url: &str) -> Client {
-        let request = RequestSpec {
-            api: Api::Chat,
-            chat_layout: ChatLayout::System,
-            prompt_as: PromptAs::Text,
-            tokenizer: None,
-            model: None,
-            temperature: 0.0,
-            ignore_eos: true,
-            extra_body: serde_json::Map::new(),
-            headers: BTreeMap::new(),
-            ca_file: None,
-            insecure: false,
-            place_field: None,
-        };
+        let request = crate::profile::sample::spec(1, 1, 1, 8, 4, 2).request;
         let settings = Settings {
             url: url.to_owned(),
             shape: Shape { request, model: None, key_field: None, continuous_usage: true, asks: Asks::default() },

@@ -6,6 +6,7 @@ mod ending;
 mod http;
 mod inflate;
 mod machine;
+mod names;
 mod network;
 mod place;
 mod transport;

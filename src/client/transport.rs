@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+
+use super::names;
 
 /// Whose TLS certificates are believed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -77,6 +80,7 @@ pub(super) fn builder(
         .retry(reqwest::retry::never())
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
+        .dns_resolver(Arc::new(names::Once))
         .connect_timeout(connect_timeout)
         // SGLang closes idle connections after 5 s: never be the one that finds out.
         .pool_idle_timeout(Duration::from_secs(4))

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -292,11 +293,17 @@ where
         }
     }
 
-    /// A recorder that is gone has lost interest in the rest; the run itself ends through `cancel`.
-    async fn hand_over(&self, record: TurnRecord) {
-        // Waiting for room with the record in hand would keep a second place for it in every session.
-        if let Ok(room) = self.records.reserve().await {
-            room.send(record);
+    /// A recorder that is gone has lost interest in the rest; the run itself ends through `cancel`. Nearly always there is
+    /// room at once, and no session needs a second place for a record that waits.
+    fn hand_over(&self, record: TurnRecord) -> impl Future<Output = ()> {
+        let waiting = match self.records.try_send(record) {
+            Err(TrySendError::Full(record)) => Some(Box::pin(self.records.send(record))),
+            Ok(()) | Err(TrySendError::Closed(_)) => None,
+        };
+        async move {
+            if let Some(waiting) = waiting {
+                let _ = waiting.await;
+            }
         }
     }
 }

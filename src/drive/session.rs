@@ -1,6 +1,7 @@
 //! One session: its turns in order, each due when the one before has ended and its user has thought.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
@@ -35,28 +36,24 @@ where
         let mut first_body = Some(first_body);
         let mut replies = Vec::new();
         for turn in 0..turns {
-            let mut record = self.planned(at, turn);
-            let body = first_body
-                .take()
-                .unwrap_or_else(|| (self.prepare)(&record, &self.load.prompter.prompt(at, turn, &replies)));
+            let body = first_body.take().unwrap_or_else(|| {
+                (self.prepare)(&self.planned(at, turn), &self.load.prompter.prompt(at, turn, &replies))
+            });
             let Some(granted) = self.turn_slot(due, is_open).await else {
-                return self.give_up(at, turn, Outcome::Cancelled).await;
+                return Box::pin(self.give_up(at, turn, Outcome::Cancelled)).await;
             };
-            record.due_us = granted.due.into();
-            record.cap_wait_us = cap_wait.take().max(granted.cap_wait).map(Into::into);
             let under_way = self.load.watch.turn();
-            // In a box: a session that waits or thinks needs no room for a turn under way.
-            let place = (self.place)(&record, &body);
-            let (record, reply) = Box::pin((self.send)(record, body, place)).await;
+            let cap_wait = cap_wait.take().max(granted.cap_wait);
+            let (record, reply) = self.sent(self.due(at, turn, granted.due, cap_wait), body).await;
             drop((under_way, granted));
             let outcome = record.outcome;
             let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);
             self.hand_over(record).await;
             match outcome {
                 Outcome::Complete => replies.push(reply),
-                Outcome::Cancelled => return self.give_up(at, turn + 1, Outcome::Cancelled).await,
+                Outcome::Cancelled => return Box::pin(self.give_up(at, turn + 1, Outcome::Cancelled)).await,
                 Outcome::Failed(_) | Outcome::Skipped => {
-                    self.give_up(at, turn + 1, Outcome::Skipped).await;
+                    Box::pin(self.give_up(at, turn + 1, Outcome::Skipped)).await;
                     due = done;
                     break;
                 }
@@ -66,6 +63,17 @@ where
         if let Some(slot) = slot {
             slot.free_as_of(due);
         }
+    }
+
+    /// The record of a turn that leaves now.
+    fn due(&self, at: usize, turn: u32, due: Duration, cap_wait: Option<Duration>) -> TurnRecord {
+        TurnRecord { due_us: due.into(), cap_wait_us: cap_wait.map(Into::into), ..self.planned(at, turn) }
+    }
+
+    /// In a box: a session that waits or thinks needs no room for a turn under way.
+    fn sent(&self, record: TurnRecord, body: B) -> Pin<Box<F>> {
+        let place = (self.place)(&record, &body);
+        Box::pin((self.send)(record, body, place))
     }
 
     /// Waits until the turn is due and may be under way; `None` when the run is over.

@@ -8,6 +8,8 @@ mod gate;
 mod load;
 pub mod raw;
 mod resolve;
+#[cfg(test)]
+pub(crate) mod sample;
 mod slo;
 mod spec;
 mod target;

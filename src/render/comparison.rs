@@ -1,12 +1,14 @@
 //! Arms side by side as a page: the verdict, the judged rows, what to know of them, then everything else.
 
+use std::collections::BTreeMap;
+
 use super::claim::claims;
 use super::judged;
-use super::number::{ABSENT, change, figure, level, or_dash, plural, whole};
+use super::number::{change, figure, level, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, MetricRow, Pair};
-use crate::report::{Attribution, GateOutcome, Stat, WithFailures};
+use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
 
 /// Differences that are listed; a server of another version may differ in hundreds of fields.
 const MOST_DIFFERENCES: usize = 20;
@@ -194,19 +196,21 @@ fn rounds_of(rounds: &[String]) -> String {
     format!("round{} {}", if rounds.len() == 1 { "" } else { "s" }, rounds.join(", "))
 }
 
-/// The same finding in several rounds is said once, with its first words and all its rounds.
+/// The same finding in several rounds is said once, with all its rounds and the words of the first of them. What has the
+/// same effect is the same finding: figures differ from round to round, and one kind may have several causes.
 fn findings(arms: &[Arm]) -> Vec<String> {
     let mut lines = vec![];
     for arm in arms {
         for (mark, found) in [("VOID", &arm.voids), ("warning", &arm.warnings)] {
-            let mut kinds: Vec<_> = found.iter().map(|(_, finding)| finding.kind).collect();
-            kinds.sort_unstable();
-            kinds.dedup();
-            for kind in kinds {
-                let same: Vec<_> = found.iter().filter(|(_, finding)| finding.kind == kind).collect();
-                let rounds: Vec<_> = same.iter().map(|(round, _)| round.to_string()).collect();
-                let first = same.first().map_or(ABSENT.to_owned(), |(_, first)| finding(mark, first));
-                lines.push(format!("{}, {}: {first}", arm.name, rounds_of(&rounds)));
+            let mut same: BTreeMap<(FindingKind, &str), Vec<&(u32, Finding)>> = BTreeMap::new();
+            for one in found {
+                same.entry((one.1.kind, &one.1.effect)).or_default().push(one);
+            }
+            for of_one_kind in same.into_values() {
+                let rounds: Vec<_> = of_one_kind.iter().map(|(round, _)| round.to_string()).collect();
+                let (first, words) = of_one_kind[0];
+                let whose = if rounds.len() > 1 { format!(" (figures of round {first})") } else { String::new() };
+                lines.push(format!("{}, {}{whose}: {}", arm.name, rounds_of(&rounds), finding(mark, words)));
             }
         }
     }

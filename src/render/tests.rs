@@ -450,10 +450,10 @@ fn a_comparison_on_the_terminal() {
     └────────────────────────────────────────────────────────────────────────────────────┘
     How to run it again
         gspbench ab dpa8-gsp --seed 7
-    round_robin, rounds 1, 2: warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2 %,
-        warning above 0.5 %); decode work differs; check `ignore_eos`
-    prefix_affinity, rounds 1, 2: warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2
-        %, warning above 0.5 %); decode work differs; check `ignore_eos`
+    round_robin, rounds 1, 2 (figures of round 1): warning(output_length): mean output 63.2 tokens,
+        planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check `ignore_eos`
+    prefix_affinity, rounds 1, 2 (figures of round 1): warning(output_length): mean output 63.2 tokens,
+        planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check `ignore_eos`
     "#);
 }
 
@@ -551,8 +551,8 @@ fn a_comparison_as_markdown() {
 
     </details>
 
-    - round\_robin, rounds 1, 2: warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`
-    - prefix\_affinity, rounds 1, 2: warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`
+    - round\_robin, rounds 1, 2 (figures of round 1): warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`
+    - prefix\_affinity, rounds 1, 2 (figures of round 1): warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`
     "#);
 }
 

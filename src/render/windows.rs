@@ -70,6 +70,7 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
         let usable = report.manifest.host.cores.map_or(String::new(), |usable| format!(" of {usable}"));
         format!("CPU {}{usable} cores", figure(cores))
     }));
+    parts.extend(client.busiest_lane.map(|busy| format!("busiest lane {} %", percent(busy))));
     parts.extend(client.in_flight.mean.map(|mean| {
         let max = client.in_flight.max.map_or(String::new(), |max| format!(" (max {})", whole(max)));
         format!("{} turns in flight{max}", figure(mean))

@@ -47,6 +47,8 @@ pub struct Closing {
     /// How late this program's own runtime was, asked every 10 ms.
     pub runtime_lag: Distribution,
     pub cpu_cores: Option<f64>,
+    /// CPU time over wall time of the busiest of the threads that carry streams, 0…1.
+    pub busiest_lane: Option<f64>,
 }
 
 /// A glance at a run under way.
@@ -88,6 +90,7 @@ impl Closing {
             redials: None,
             runtime_lag: Distribution::default(),
             cpu_cores: None,
+            busiest_lane: None,
         }
     }
 }
@@ -160,6 +163,7 @@ impl Accumulator {
             redials,
             runtime_lag,
             cpu_cores,
+            busiest_lane,
         } = closing;
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
@@ -180,7 +184,9 @@ impl Accumulator {
             Ok(window) => (Some(window), None),
             Err(reason) => (None, Some(reason)),
         };
-        let windows = Windows { whole, steady, steady_reason, drain: tally.windows.drain(tally.span()) };
+        // A run that was killed did not drain.
+        let drain = ended_by.and_then(|_| tally.windows.drain(tally.span()));
+        let windows = Windows { whole, steady, steady_reason, drain };
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
             tally.placed.finish(server.ranks, &server.counters, spilled);
         let client = Client {
@@ -190,10 +196,11 @@ impl Accumulator {
             cap_wait_ms: millis(&tally.cap_wait),
             rate: start_rate(load, tally),
             cpu_cores,
+            busiest_lane,
             connections: tally.fresh_connections,
             redials,
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
-            littles_law_ratio: littles_law_ratio(load, &totals, &windows),
+            littles_law_ratio: littles_law_ratio(load, workload.sessions, &totals, &windows),
         };
         server.untold.retain(|untold| match untold.fact {
             // The probe may have met a reply that tells less than most.
@@ -236,20 +243,21 @@ fn start_rate(load: &LoadSpec, tally: &Tally) -> Option<StartRate> {
 }
 
 /// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a
-/// second. Of the steady window where there is one, since ramp and tail are not full by design. None in an open loop, or
+/// second, where C is the limit, or all sessions of a plan that has fewer. Of the steady window where there is one, since ramp and tail are not full by design. None in an open loop, or
 /// when sessions pause.
 #[expect(clippy::cast_precision_loss, reason = "tokens and turns stay below 2^53")]
-fn littles_law_ratio(load: &LoadSpec, totals: &Totals, windows: &Windows) -> Option<f64> {
+fn littles_law_ratio(load: &LoadSpec, planned: u64, totals: &Totals, windows: &Windows) -> Option<f64> {
     let Pacing::Closed { sessions } = load.pacing else { return None };
     if !load.think.is_zero() || totals.complete == 0 {
         return None;
     }
     let limit = load.max_turns_in_flight.map_or(sessions, |turns| turns.min(sessions));
+    let in_flight = u64::from(limit.get()).min(planned);
     let tokens = totals.output_tokens? as f64 / totals.complete as f64;
     let window = windows.steady.as_ref().unwrap_or(&windows.whole);
     let mean = |latency: Latency| window.latency.get(latency.key()).map(|summary| summary.mean);
     let decode_ms = mean(Latency::Tpot).map_or(0.0, |tpot| (tokens - 1.0).max(0.0) * tpot);
     let turn_ms = mean(Latency::Ttft)? + decode_ms;
-    let expected = f64::from(limit.get()) / turn_ms * 1e3;
+    let expected = in_flight as f64 / turn_ms * 1e3;
     Some(rounded(window.request_throughput? / expected)).filter(|ratio| ratio.is_finite())
 }

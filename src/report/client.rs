@@ -12,6 +12,10 @@ const LAG_SHARE: f64 = 0.05;
 const LEAST_LOOKS: u64 = 100;
 /// Share of the usable cores that this process kept busy. Half of it warns.
 const CPU_SHARE: f64 = 0.8;
+/// Share of its time for which the busiest thread that carries streams was on a core: above the first it voids, above the
+/// second it warns. A host of many cores never reaches its share of all of them with one such thread at its end.
+const LANE_SHARE: f64 = 0.95;
+const LANE_SHARE_WARNS: f64 = 0.8;
 /// Shorter runs have no CPU share to speak of: the clock of processes steps, and start and end weigh too much.
 const LEAST_SECONDS: f64 = 1.0;
 /// Share of the planned rate that must have been kept.
@@ -21,8 +25,8 @@ const RATE_SHARE: f64 = 0.98;
 const SIMULATOR: &str = "gspbench sim";
 
 /// In the order in which they are shown.
-pub(super) const CHECKS: [fn(&RunReport) -> Option<Judged>; 6] =
-    [send_lag, runtime_lag, cpu, client_resource, cap_wait, rate];
+pub(super) const CHECKS: [fn(&RunReport) -> Option<Judged>; 7] =
+    [send_lag, runtime_lag, cpu, lane, client_resource, cap_wait, rate];
 
 /// The lag from which the client counts as late.
 fn lag_limit(report: &RunReport) -> f64 {
@@ -55,8 +59,12 @@ fn runtime_lag(report: &RunReport) -> Option<Judged> {
     late(report, "runtime lag", lag, "replies may have been read, and stamped, that much after they came")
 }
 
+fn is_long_enough(report: &RunReport) -> bool {
+    report.metrics.duration_s.is_some_and(|seconds| seconds >= LEAST_SECONDS)
+}
+
 fn cpu(report: &RunReport) -> Option<Judged> {
-    let busy = report.client.cpu_cores.filter(|_| report.metrics.duration_s.is_some_and(|s| s >= LEAST_SECONDS))?;
+    let busy = report.client.cpu_cores.filter(|_| is_long_enough(report))?;
     let usable = report.manifest.host.cores?;
     let share = busy / f64::from(usable);
     if share <= CPU_SHARE / 2.0 {
@@ -70,6 +78,21 @@ fn cpu(report: &RunReport) -> Option<Judged> {
         "give the client more cores, or lower the load",
     );
     Some((finding, if share > CPU_SHARE { client_verdict(report) } else { Verdict::Valid }))
+}
+
+fn lane(report: &RunReport) -> Option<Judged> {
+    let busy = report.client.busiest_lane.filter(|_| is_long_enough(report))?;
+    if busy <= LANE_SHARE_WARNS {
+        return None;
+    }
+    let finding = finding(
+        FindingKind::Client,
+        format!("the busiest thread that carries streams was on a core for {} of the time", percent(busy)),
+        Some(format!("{}, warning above {}", percent(LANE_SHARE), percent(LANE_SHARE_WARNS))),
+        "its streams wait for each other, whatever other cores do: their times are those of the client",
+        "lower the load of this client, or give it more cores: half of them carry streams, two to eight",
+    );
+    Some((finding, if busy > LANE_SHARE { client_verdict(report) } else { Verdict::Valid }))
 }
 
 fn client_resource(report: &RunReport) -> Option<Judged> {
@@ -159,6 +182,8 @@ mod tests {
         assert_eq!(runtime(99, 50.0), [], "less than a second says nothing");
         let cpu = |cores| judged(|report| report.client.cpu_cores = Some(cores));
         assert_eq!([cpu(0.8), cpu(0.81), cpu(1.61)], [vec![], vec![WARNING], vec![VOID]]);
+        let lane = |share| judged(|report| report.client.busiest_lane = Some(share));
+        assert_eq!([lane(0.8), lane(0.81), lane(0.96)], [vec![], vec![WARNING], vec![VOID]]);
     }
 
     #[test]
@@ -173,9 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_cores_of_a_run_shorter_than_a_second_is_not_judged() {
+    fn the_cpu_time_of_a_run_shorter_than_a_second_is_not_judged() {
         let busy = judged(|report| {
             report.client.cpu_cores = Some(2.0);
+            report.client.busiest_lane = Some(1.0);
             report.metrics.duration_s = Some(0.99);
         });
         assert_eq!(busy, []);

@@ -27,6 +27,7 @@ mod served;
 mod shape;
 mod slice;
 mod split;
+mod survivors;
 mod tally;
 mod timeline;
 mod told;
@@ -54,6 +55,7 @@ pub use shape::{
     WithFailures, WorkloadFacts,
 };
 pub use split::TtftSplit;
+pub use survivors::Survivors;
 pub use timeline::{PlaceSlices, Slice, Timeline};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 

@@ -382,6 +382,9 @@ pub struct Client {
     pub rate: Option<StartRate>,
     /// Cores kept busy by this process, on average over the measured part: user and system time over wall time.
     pub cpu_cores: Option<f64>,
+    /// Share of the measured part for which the busiest of the threads that carry streams was on a core, 0…1. Null in
+    /// reports of earlier versions.
+    pub busiest_lane: Option<f64>,
     /// Connections that carried requests.
     pub connections: Option<u64>,
     pub redials: Option<u64>,

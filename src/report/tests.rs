@@ -2,76 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::profile::{
-    Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
-    RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
-};
+use crate::profile::sample::spec;
+use crate::profile::{Api, Pacing, Popularity};
 use crate::record::{EndedBy, Failure, Gap, Marks, Outcome, Place, PlaceSource, ServerTimes, TurnId, TurnRecord};
 use crate::units::Rank;
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
-
 /// A small closed-loop run of two groups: the context of tests here and in other rooms.
 pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
-    let spec = RunSpec {
-        name: "small".into(),
-        workload: WorkloadSpec {
-            groups: NonZeroU32::new(2).unwrap(),
-            sessions_per_group: NonZeroU32::new(4).unwrap(),
-            turns: NonZeroU32::new(turns_per_session).unwrap(),
-            system_tokens: Length { min: 90, max: 90 },
-            question_tokens: Length { min: 10, max: 10 },
-            output_tokens: Length { min: 4, max: 4 },
-            popularity: Popularity::Uniform,
-            order: Order::Shuffled,
-            history: History::Real,
-            seed: 42,
-        },
-        key: KeySpec { by: KeyScope::Group, salt: 0, headers: vec!["x-smg-routing-key".into()], body_field: None },
-        request: RequestSpec {
-            api: Api::Generate,
-            chat_layout: ChatLayout::System,
-            prompt_as: PromptAs::Text,
-            tokenizer: None,
-            model: None,
-            temperature: 0.0,
-            ignore_eos: true,
-            extra_body: serde_json::Map::new(),
-            headers: BTreeMap::from([("Authorization".into(), "Bearer secret".into())]),
-            ca_file: None,
-            insecure: false,
-            place_field: None,
-        },
-        load: LoadSpec {
-            pacing: Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() },
-            max_turns_in_flight: None,
-            ramp_up: Duration::ZERO,
-            duration: None,
-            think: Duration::ZERO,
-            warmup_sessions: 0,
-        },
-        timeout: TimeoutSpec {
-            connect: Duration::from_secs(10),
-            first_byte: Duration::from_secs(600),
-            idle: Duration::from_secs(60),
-        },
-        server: ServerSpec {
-            flush_command: None,
-            isolate: None,
-            metrics_urls: vec![],
-            flush: true,
-            flush_timeout: Duration::from_secs(60),
-            ranks: ONE,
-            kv_tokens_per_rank: 1_000,
-        },
-        sim: SimSpec { preset: "generic-8xh100".into(), guard: "none".into(), time_scale: 1.0 },
-        slo: None,
-    };
+    let mut spec = spec(2, 4, turns_per_session, 90, 10, 4);
+    spec.name = "small".into();
+    spec.key.headers = vec!["x-smg-routing-key".into()];
+    spec.request.api = Api::Generate;
+    spec.request.headers = BTreeMap::from([("Authorization".into(), "Bearer secret".into())]);
+    spec.load.pacing = Pacing::Closed { sessions: NonZeroU32::new(2).unwrap() };
+    (spec.server.ranks, spec.server.kv_tokens_per_rank) = (NonZeroU32::MIN, 1_000);
+    spec.sim.guard = "none".into();
     Context {
         manifest: Manifest {
             version: "0.1.0".into(),
@@ -234,7 +183,7 @@ fn the_keys_of_run_json_are_those_of_the_design() {
     insta::assert_snapshot!(keys(&json), @"affinity client ended_by histograms manifest metrics placement ranks schema server state timeline totals ttft_split validity windows workload");
     insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms goodput icl_ms input_throughput itl_ms output_throughput request_throughput slo_attainment total_throughput tpot_ms ttft_from_due_ms ttft_ms");
     insta::assert_snapshot!(keys(&json["affinity"]), @"attribution by_cached by_popularity by_turn hot_keys key_by keys keys_per_rank load_cv load_max_over_mean off_majority_per_rank off_majority_turns sessions sides spilled split_examples split_sessions stickiness zero_hit_share");
-    insta::assert_snapshot!(keys(&json["client"]), @"cap_wait_ms connections cpu_cores in_flight littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
+    insta::assert_snapshot!(keys(&json["client"]), @"busiest_lane cap_wait_ms connections cpu_cores in_flight littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
     insta::assert_snapshot!(keys(&json["totals"]), @"cached_above_prompt_turns cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped");
 }
 

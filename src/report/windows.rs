@@ -10,7 +10,7 @@ use super::per_second;
 use super::shape::{Drain, Window};
 use super::tally::{Span, add, sum};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{EndedBy, Marks, Outcome, TurnRecord};
+use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
 use crate::stats::rounded;
 use crate::units::Micros;
 
@@ -104,7 +104,9 @@ impl WindowTally {
         let limit = limit(load);
         let Marks { full: Some(from), last_start: Some(to) } = self.marks else {
             return Err(match (self.marks.full, limit, ended_by) {
-                (_, _, None) => "a run that did not end has none".to_owned(),
+                (_, _, None) => {
+                    "of a run that did not end it is known only where the turns on file fill a closed loop".to_owned()
+                }
                 (None, Some(limit), Some(_)) => format!("{limit} sessions were never in flight at once"),
                 _ => "the load was never full".to_owned(),
             });
@@ -169,12 +171,14 @@ fn join(a: Marks, b: Marks) -> Marks {
     }
 }
 
-/// When the `tokens` of a turn arrived: (bin, tokens). Frames weigh what the server says of them, or where it does not say
+/// When the `tokens` of a turn arrived: (bin, tokens). A record from a file has no gaps: its frames are spread evenly from
+/// the first to the last. Frames weigh what the server says of them, or where it does not say
 /// it of all, the same; the sum is exact.
 fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
     let Some(first) = turn.first_us else { return vec![] };
-    let frames =
-        || std::iter::once((0, turn.first_frame_tokens)).chain(turn.gaps.iter().map(|gap| (gap.us, gap.tokens)));
+    let even = even_gaps(turn);
+    let gaps = if turn.gaps.is_empty() { &even } else { &turn.gaps };
+    let frames = || std::iter::once((0, turn.first_frame_tokens)).chain(gaps.iter().map(|gap| (gap.us, gap.tokens)));
     let told: Option<u64> = frames().map(|(_, tokens)| tokens.map(u64::from)).sum();
     let told = told.filter(|sum| *sum > 0);
     let weights = told.unwrap_or_else(|| frames().map(|_| 1).sum());
@@ -193,6 +197,18 @@ fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
     }
     bins.retain(|(_, count)| *count > 0);
     bins
+}
+
+/// As many gaps as the frames of a turn have between them, if they are no longer known.
+fn even_gaps(turn: &TurnRecord) -> Vec<Gap> {
+    let (Some(first), Some(last), true) = (turn.first_us, turn.last_us, turn.gaps.is_empty()) else { return vec![] };
+    let gaps = u64::from(turn.frames.saturating_sub(1));
+    let span = last.since(first).0;
+    // Differences of rounded instants, so that the gaps add up to the span.
+    (0..gaps)
+        .map(|gap| span * (gap + 1) / gaps - span * gap / gaps)
+        .map(|us| Gap { us: u32::try_from(us).unwrap_or(u32::MAX), tokens: None })
+        .collect()
 }
 
 #[cfg(test)]

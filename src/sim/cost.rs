@@ -46,7 +46,6 @@ impl Costs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
     pub name: &'static str,
-    pub about: &'static str,
     pub costs: Costs,
     pub ranks: u16,
     /// Prefill tokens of one rank in one step.
@@ -54,10 +53,9 @@ pub struct Preset {
     pub kv_tokens: u64,
 }
 
-const fn preset(name: &'static str, about: &'static str, decode_us: u64, per_token_ns: u64) -> Preset {
+const fn preset(name: &'static str, decode_us: u64, per_token_ns: u64) -> Preset {
     Preset {
         name,
-        about,
         costs: Costs {
             decode_base: Duration::from_micros(decode_us),
             prefill_base: Duration::from_millis(42),
@@ -71,9 +69,11 @@ const fn preset(name: &'static str, about: &'static str, decode_us: u64, per_tok
 
 /// The default comes first.
 const PRESETS: [Preset; 3] = [
-    preset("generic-8xh100", "a healthy 8xH100 box, 94.6K prefill tokens a second", 14_000, 10_600),
-    preset("qwen3.5-122b-8xh100-pr31170", "fitted to the table of SGLang PR #31170", 6_000, 100_000),
-    preset("dsv4-flash-8xh100", "fitted to the DeepSeek-V4-Flash table of the same PR", 12_000, 30_000),
+    // A healthy 8xH100 box: 94.6K prefill tokens a second.
+    preset("generic-8xh100", 14_000, 10_600),
+    // Fitted to the table of SGLang PR #31170, and to its table of DeepSeek-V4-Flash.
+    preset("qwen3.5-122b-8xh100-pr31170", 6_000, 100_000),
+    preset("dsv4-flash-8xh100", 12_000, 30_000),
 ];
 
 /// No such preset, or one whose feature is not built yet.

@@ -157,12 +157,6 @@ impl Distribution {
         self.count
     }
 
-    /// Samples above one hour, where quantiles can only say "at most the maximum".
-    #[must_use]
-    pub fn above_range(&self) -> u64 {
-        self.above
-    }
-
     /// The quantile in µs: the middle of its bucket, never outside the exact minimum and maximum; none of nothing.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an hour in µs is far below 2^53")]
@@ -334,7 +328,7 @@ mod tests {
         let wide = of(&[(0, 3), (7_200_000_000, 1)]);
         let summary = wide.summary().unwrap();
         assert_eq!((summary.count, summary.p50, summary.max), (4, 0.0, 7_200_000_000.0));
-        assert_eq!((wide.quantile(Quantile::P99), wide.above_range()), (Some(7_200_000_000.0), 1));
+        assert_eq!((wide.quantile(Quantile::P99), wide.above), (Some(7_200_000_000.0), 1));
     }
 
     #[test]

@@ -91,12 +91,6 @@ impl SseDecoder {
         &self.stray
     }
 
-    /// Whether part of a line or of an event waits for its end.
-    #[must_use]
-    pub fn is_inside_event(&self) -> bool {
-        !self.line.is_empty() || self.data.is_some()
-    }
-
     fn skip_mark<'a>(&mut self, chunk: &'a [u8]) -> &'a [u8] {
         let mut rest = chunk;
         while self.mark < BYTE_ORDER_MARK.len() {

@@ -43,7 +43,7 @@ fn ramped(seconds: f64, ramp: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::sample::spec;
+    use crate::profile::sample::spec;
 
     fn arrive(seed: u64, per_second: f64, gaps: Gaps, ramp_up: u64, sessions: usize) -> Vec<Duration> {
         let mut load = spec(1, 1, 1, 1, 1, 1).load;

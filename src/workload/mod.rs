@@ -11,8 +11,6 @@ mod placement;
 mod plan;
 mod prompt;
 mod router_key;
-#[cfg(test)]
-mod sample;
 mod seed;
 mod summary;
 mod warmup;

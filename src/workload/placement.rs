@@ -135,8 +135,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::profile::sample::spec;
     use crate::text::Vocabulary;
-    use crate::workload::sample::spec;
     use crate::workload::{ideal, plan};
 
     fn placed(groups: u32, sessions: u32, places: usize) -> (Plan, BTreeMap<(u32, u32), usize>) {

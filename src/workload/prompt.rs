@@ -217,9 +217,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::profile::sample::spec;
     use crate::profile::{ArmKeys, KeyScope};
     use crate::workload::plan;
-    use crate::workload::sample::spec;
 
     fn prompts(plan: &Plan) -> Vec<Vec<String>> {
         let prompter = Prompter::new(Arc::new(plan.clone()), Arc::new(Vocabulary::words()));

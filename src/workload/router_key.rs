@@ -117,9 +117,9 @@ mod tests {
 
     use super::*;
     use crate::profile::RunSpec;
+    use crate::profile::sample::spec;
     use crate::text::Vocabulary;
     use crate::workload::plan;
-    use crate::workload::sample::spec;
 
     fn key(spec: &RunSpec) -> Option<RouterKey> {
         let vocabulary = Vocabulary::words();

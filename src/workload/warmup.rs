@@ -35,9 +35,9 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use crate::profile::sample::spec;
     use crate::profile::{Gaps, KeyScope, Pacing};
     use crate::text::Vocabulary;
-    use crate::workload::sample::spec;
     use crate::workload::{Plan, Prompter, plan};
 
     fn prompts_and_keys(plan: &Plan) -> (BTreeSet<String>, BTreeSet<String>) {

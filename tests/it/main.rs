@@ -17,6 +17,8 @@ mod experiment;
 #[cfg(test)]
 mod exports;
 #[cfg(test)]
+mod host;
+#[cfg(test)]
 mod interrupt;
 #[cfg(test)]
 mod judge;

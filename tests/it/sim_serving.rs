@@ -19,6 +19,11 @@ fn endless(text: &str, extra: &str) -> String {
     format!(r#"{{"text":"{text}","stream":true,"sampling_params":{{"max_new_tokens":100000}}{extra}}}"#)
 }
 
+/// The same as a chat.
+fn endless_chat(text: &str) -> String {
+    chat(text, r#","stream":true"#).replace(r#""max_tokens":2"#, r#""max_tokens":100000"#)
+}
+
 fn rank(reply: &Reply) -> u64 {
     let json = reply.json();
     json.pointer("/meta_info/dp_rank")
@@ -171,9 +176,7 @@ fn a_flush_that_would_wait_for_ever_leaves_the_fleet_alive() {
 #[test]
 fn a_client_that_leaves_aborts_its_request() {
     let sim = Sim::start(slow());
-    for (path, body) in
-        [("/generate", native("a b", r#","stream":true"#)), ("/v1/chat/completions", chat("a b", r#","stream":true"#))]
-    {
+    for (path, body) in [("/generate", endless("a b", "")), ("/v1/chat/completions", endless_chat("a b"))] {
         let mut exchange = sim.open("POST", path, &[("content-type", "application/json")], &body);
         assert_eq!(exchange.head(), 200);
         exchange.chunk().unwrap();

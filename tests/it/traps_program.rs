@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-use crate::bad_input::{gspbench, small};
+use crate::bad_input::{ended_well, gspbench, small};
 use crate::play::{DONE, content, counts, ending, event, finish, role, usage};
 use crate::scripted::{Answer, Scripted, Seen, Step, chat_stream, chunk, head, stream};
 
@@ -70,9 +70,7 @@ impl Ran {
 
     /// Whether the run is valid but for how late this machine, which also runs the other tests, was itself.
     fn ended_well(&self) -> bool {
-        let voids = self.report()["validity"]["voids"].as_array().unwrap().clone();
-        let is_late = !voids.is_empty() && voids.iter().all(|void| void["kind"] == "client");
-        self.exit == if is_late { 4 } else { 0 }
+        ended_well(self.exit, &[&self.dir.path().join("out")])
     }
 
     /// Kinds of the voids and warnings.
@@ -317,6 +315,33 @@ fn metrics_that_are_missing_or_no_metrics_change_nothing() {
         let ran = Ran::new(&server, &[]);
         assert_eq!((ran.ended_well(), &ran.totals()["complete"]), (true, &json!(4)), "{answer:?}: {}", ran.stderr);
     }
+}
+
+/// B108: from the first turn on, no question about metrics is answered.
+#[test]
+fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
+    let has_begun = Arc::new(AtomicUsize::new(0));
+    let turns = Arc::clone(&has_begun);
+    let server = server_with(
+        move |_, turn| {
+            turns.store(turn, Ordering::SeqCst);
+            abc()
+        },
+        move |seen| {
+            (seen.path == "/metrics").then(|| match has_begun.load(Ordering::SeqCst) {
+                0 => Answer::Whole(200, "text/plain", "sglang:num_requests_total 5\n".to_owned()),
+                _ => Answer::Steps(vec![Step::Hold]),
+            })
+        },
+    );
+    let ran = Ran::new(&server, &[]);
+    let report = ran.report();
+    assert_eq!((ran.ended_well(), &report["totals"]["complete"]), (true, &json!(4)), "{}", ran.stderr);
+    assert_eq!(report["server"]["counters"][0]["delta"], Value::Null);
+    assert_eq!(report["server"]["unread"][0]["when"], "after", "{}", report["server"]["unread"]);
+    let asked: BTreeSet<usize> =
+        server.seen().iter().filter(|seen| seen.path == "/metrics").map(|seen| seen.connection).collect();
+    assert!(server.turns()[1..].iter().all(|turn| !asked.contains(&turn.connection)), "on a connection of its own");
 }
 
 /// B110, B112

@@ -8,10 +8,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::profile::sample::spec;
 use crate::profile::{Length, Popularity, RunSpec};
 use crate::text::Vocabulary;
 use crate::workload::plan;
-use crate::workload::sample::spec;
 
 fn planned(spec: &RunSpec) -> Plan {
     plan(spec, &Vocabulary::words()).unwrap()

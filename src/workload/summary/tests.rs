@@ -1,7 +1,7 @@
 use super::*;
+use crate::profile::sample::spec;
 use crate::text::Vocabulary;
 use crate::workload::plan;
-use crate::workload::sample::spec;
 
 const COST: StepCost = StepCost {
     decode_base: Duration::from_millis(6),

@@ -1,15 +1,15 @@
-//! A specification for the tests of this room.
+//! A specification for the tests of all rooms that need one.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::profile::{
+use super::{
     Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
     RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };
 
 /// Groups × sessions × turns, and the tokens of system prompt, question and output.
-pub(super) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question: u32, output: u32) -> RunSpec {
+pub(crate) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question: u32, output: u32) -> RunSpec {
     let count = |n| NonZeroU32::new(n).unwrap();
     let length = |tokens| Length { min: tokens, max: tokens };
     RunSpec {
