@@ -92,7 +92,6 @@ impl Climb<'_> {
                 break;
             }
         }
-        course.sweep.curves.stop(self.ladder, &course.past);
         self.dir.write_sweep(&course.sweep)?;
         Ok(self.done(course))
     }
@@ -130,13 +129,14 @@ impl Climb<'_> {
             return SweepState::Interrupted;
         }
         course.past.push(Rung { step: step.step, arm: step.arm, seen });
+        course.sweep.curves.stop(self.ladder, &course.past);
         SweepState::Complete
     }
 
     async fn block(&self, step: Step, spec: &RunSpec, sites: &Sites, dir: &RunDir) -> anyhow::Result<Measured> {
         let (arms, arm) = (self.arms(spec), &self.arms[step.arm]);
         let (spec, plan) = arms.plan(step.step, arm)?;
-        let name = format!("{} {} · {}", step.level, self.ladder.axis.unit(), arm.name);
+        let name = format!("{} · {}", self.ladder.axis.load(step.level), arm.name);
         let work = async |site: &Site, stop: &Stop| {
             let block = Block {
                 spec: &spec,

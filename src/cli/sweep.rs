@@ -37,7 +37,7 @@ pub(super) struct SweepArgs {
 
 /// The profile that runs when none is named.
 const DEFAULT_PROFILE: &str = "quick";
-/// Nine of ten users are served in time: what DistServe and its successors call attained.
+/// Nine of ten turns are served in time.
 const ATTAINMENT: f64 = 0.9;
 /// The word for a ladder without a list.
 const DOUBLE: &str = "double";

@@ -24,7 +24,7 @@ pub struct Curve {
     /// The highest load that holds the objectives, as do all steps below it; none without objectives, or where the first
     /// step misses them.
     pub holds: Option<Held>,
-    /// Why it climbed no further; none where the ladder ended, or the sweep was interrupted.
+    /// Why it climbed no further; none while it does, and where the sweep was interrupted.
     pub stopped: Option<Stop>,
 }
 

@@ -84,6 +84,8 @@ pub enum Stop {
     Saturated,
     /// The last step was void or could not be run.
     Unusable,
+    /// The ladder has no higher step.
+    Top,
 }
 
 impl Axis {
@@ -93,6 +95,15 @@ impl Axis {
         match self {
             Self::Concurrency => "sessions in flight",
             Self::Rate => "sessions/s",
+        }
+    }
+
+    /// A level with what it counts.
+    #[must_use]
+    pub fn load(self, level: f64) -> String {
+        match self {
+            Self::Concurrency if level == 1.0 => "1 session in flight".to_owned(),
+            Self::Concurrency | Self::Rate => format!("{level} {}", self.unit()),
         }
     }
 }
@@ -155,27 +166,30 @@ impl Ladder {
         all.find(|next| !is_done(next.step, next.arm) && self.stop(next.arm, past).is_none())
     }
 
-    /// Why an arm climbs no further; none while it does, and none where every step of a list is asked for.
+    /// Why an arm climbs no further; none while it does. A list is climbed to its top, whatever it shows.
     #[must_use]
     pub fn stop(&self, arm: usize, past: &[Rung]) -> Option<Stop> {
-        if matches!(self.levels, Levels::Given(_)) {
-            return None;
-        }
         let mut rungs: Vec<_> = past.iter().filter(|rung| rung.arm == arm).collect();
         rungs.sort_by_key(|rung| rung.step);
+        let is_at_top = rungs.last().is_some_and(|rung| rung.step >= self.levels.count());
+        let top = is_at_top.then_some(Stop::Top);
+        if matches!(self.levels, Levels::Given(_)) {
+            return top;
+        }
         let before = |rung: &Rung| match rung.seen {
             Seen::Measured { throughput, .. } => throughput,
             Seen::Unusable => None,
         };
         let pairs = std::iter::once(None).chain(rungs.iter().map(|rung| before(rung)));
-        rungs.iter().zip(pairs).find_map(|(rung, before)| match rung.seen {
+        let shown = rungs.iter().zip(pairs).find_map(|(rung, before)| match rung.seen {
             Seen::Unusable => Some(Stop::Unusable),
             seen if self.holds(seen) == Some(false) => Some(Stop::SloMissed),
             Seen::Measured { throughput, .. } => {
                 let is_flat = before.zip(throughput).is_some_and(|(low, high)| high < low * (1.0 + LEAST_GROWTH));
                 is_flat.then_some(Stop::Saturated)
             }
-        })
+        });
+        shown.or(top)
     }
 
     /// Whether a step held the objectives; none without any, or where nothing was measured.
@@ -234,7 +248,7 @@ mod tests {
         let highest = |arm| steps.iter().filter(|step| step.arm == arm).map(|step| step.level).fold(0.0, f64::max);
         assert_eq!([highest(0), highest(1), highest(2)], [4.0, 16.0, 2_048.0]);
         let stops = [0, 1, 2].map(|arm| ladder.stop(arm, &past));
-        assert_eq!(stops, [Some(Stop::SloMissed), Some(Stop::Saturated), None]);
+        assert_eq!(stops, [Some(Stop::SloMissed), Some(Stop::Saturated), Some(Stop::Top)]);
     }
 
     #[test]
@@ -279,8 +293,11 @@ mod tests {
             for arm in 0..arms {
                 let levels: Vec<_> = steps.iter().filter(|step| step.arm == arm).map(|step| step.level).collect();
                 prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]));
+                let early: Vec<_> = past.iter().filter(|rung| (rung.step as usize) < levels.len()).copied().collect();
+                prop_assert_eq!(ladder.stop(arm, &early), None, "while it climbs there is no reason");
                 let is_whole = levels.len() == ladder.levels.count() as usize;
-                prop_assert!(is_whole || ladder.stop(arm, &past).is_some(), "an arm stops for a reason");
+                let stop = ladder.stop(arm, &past);
+                prop_assert!(stop.is_some() && (is_whole || stop != Some(Stop::Top)), "an arm stops for a reason");
             }
             prop_assert!(steps.windows(2).all(|pair| pair[0].step <= pair[1].step), "all arms are on the same step");
             let backwards: Vec<_> = past.iter().rev().copied().collect();

@@ -24,20 +24,24 @@ pub fn sweep(curves: &Curves) -> Page {
 }
 
 fn claim(curves: &Curves, curve: &Curve) -> String {
-    let (arm, unit) = (&curve.arm, curves.axis.unit());
+    let (arm, load) = (&curve.arm, |level| curves.axis.load(level));
     let Some(slo) = curves.slo else {
-        let best = curve.points.iter().filter_map(|point| Some((point.request_throughput?, point.level)));
+        let usable = curve.points.iter().filter(|point| point.is_usable());
+        let best = usable.filter_map(|point| Some((point.request_throughput?, point.level)));
         return best.max_by(|a, b| a.0.total_cmp(&b.0)).map_or_else(
             || format!("{arm}: no step was measured"),
-            |(rate, level)| format!("{arm} serves {} req/s at most, with {level} {unit}", figure(rate)),
+            |(rate, level)| format!("{arm} serves {} req/s at most, with {}", figure(rate), load(level)),
         );
     };
     match (curve.holds, curve.points.first()) {
         (Some(held), _) => {
             let goodput = or_dash(held.goodput, figure);
-            format!("{arm} holds {slo} up to {} {unit}, with a goodput of {goodput} req/s", held.level)
+            format!("{arm} holds {slo} up to {}, with a goodput of {goodput} req/s", load(held.level))
         }
-        (None, Some(point)) => format!("{arm} does not hold {slo} at {} {unit}, the lowest load", point.level),
+        (None, Some(point)) if point.holds.is_none() => {
+            format!("{arm}: nothing is known of {}, the lowest load", load(point.level))
+        }
+        (None, Some(point)) => format!("{arm} does not hold {slo} at {}, the lowest load", load(point.level)),
         (None, None) => format!("{arm}: no step was measured"),
     }
 }
@@ -47,7 +51,8 @@ fn rest(curve: &Curve) -> String {
         Some(Stop::SloMissed) => "It climbed no further: the last step missed the objectives.",
         Some(Stop::Saturated) => "It climbed no further: twice the load brought less than 5 % more throughput.",
         Some(Stop::Unusable) => "It climbed no further: the last step was void or could not be run.",
-        None => "It was not stopped before the end of the ladder.",
+        Some(Stop::Top) => "The sweep has no higher step.",
+        None => "The sweep ended before this arm had climbed as far as it was to.",
     }
     .to_owned()
 }
@@ -126,7 +131,7 @@ fn latencies(curves: &Curves) -> Grid {
 fn voids(curves: &Curves) -> Option<Section> {
     let void = |(curve, point): (&Curve, &Point)| {
         let kinds: Vec<_> = point.voids.iter().map(word).collect();
-        format!("VOID({}): {} at {} {}", kinds.join(", "), curve.arm, point.level, curves.axis.unit())
+        format!("VOID({}): {} at {}", kinds.join(", "), curve.arm, curves.axis.load(point.level))
     };
     let lines: Vec<_> = points(curves).into_iter().filter(|(_, point)| !point.is_usable()).map(void).collect();
     (!lines.is_empty()).then_some(Section::Lines(lines))

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use assert_cmd::Command;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::bad_input::refuses;
+use crate::interrupt::wait_for;
 
 fn gspbench(words: &[&str]) -> (i32, String, String) {
     let output = Command::cargo_bin("gspbench").unwrap().args(words).output().unwrap();
@@ -30,6 +33,15 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
+/// Whether a step is void, for nothing but how late this machine, which also runs the other tests, was itself.
+fn was_late(out: &Path) -> bool {
+    let sweep = json(&out.join("sweep.json"));
+    let points = sweep["curves"]["arms"].as_array().unwrap().iter().flat_map(|arm| arm["points"].as_array().unwrap());
+    let voids: Vec<_> = points.flat_map(|point| point["voids"].as_array().unwrap()).collect();
+    assert!(voids.iter().all(|void| *void == "client"), "{voids:?}");
+    !voids.is_empty()
+}
+
 #[test]
 fn two_arms_climb_a_list_side_by_side_and_the_directory_renders_again_in_every_form() {
     let home = tempfile::tempdir().unwrap();
@@ -38,10 +50,12 @@ fn two_arms_climb_a_list_side_by_side_and_the_directory_renders_again_in_every_f
     // Limits that every turn meets: what is asked here is the order and the books, not the speed of this host.
     let goal = ["--concurrencies=1,4", "--goodput", "ttft:600000", "e2el:600000", "--attainment=0.5", "--out", dir];
     let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..], &SMALL, &goal].concat());
-    assert_eq!(code, 0, "{shown}{said}");
+    let is_late = was_late(&out);
+    assert!(code == 0 || is_late, "{shown}{said}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     for arm in ["rr", "pa"] {
-        assert!(words.contains(&format!("{arm} holds ttft:600000 e2el:600000 up to 4 sessions in flight")), "{shown}");
+        let holds = words.contains(&format!("{arm} holds ttft:600000 e2el:600000 up to 4 sessions in flight"));
+        assert!(holds || is_late, "{shown}");
     }
     let sweep = json(&out.join("sweep.json"));
     assert_eq!(sweep["state"], "complete");
@@ -70,7 +84,7 @@ fn renders_again(out: &Path, shown: &str) {
     let html = gspbench(&["report", dir, "--format", "html"]).1;
     assert_eq!(html.matches("<svg").count(), 4, "every curve is drawn");
     assert_eq!(html.trim_end(), fs::read_to_string(out.join("report.html")).unwrap().trim_end());
-    assert!(fs::read_to_string(out.join("report.md")).unwrap().contains("✅"));
+    assert!(fs::read_to_string(out.join("report.md")).unwrap().contains("✅") || was_late(out));
     let (code, _, said) = gspbench(&["report", dir, "--format", "jsonl"]);
     assert!(code == 2 && said.contains("step-NN/ARM"), "{said}");
     let line = gspbench(&["report", out.join("step-01/rr").to_str().unwrap(), "--format", "jsonl"]).1;
@@ -86,12 +100,52 @@ fn an_arm_that_misses_its_objectives_stops_to_climb_and_that_is_a_result() {
     // No reply over a socket comes within a microsecond.
     let words = ["--goodput", "ttft:0.001", "--out", out.to_str().unwrap()];
     let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..2], &SMALL, &words].concat());
-    assert_eq!(code, 0, "{shown}{said}");
-    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("rr does not hold ttft:0.001 at 1 sessions in flight, the lowest load"), "{shown}");
     let sweep = json(&out.join("sweep.json"));
     assert_eq!(sweep["steps"].as_array().unwrap().len(), 1);
-    assert_eq!(sweep["curves"]["arms"][0]["stopped"], "slo_missed");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (ends, claim, stopped) = match was_late(&out) {
+        false => (0, "rr does not hold ttft:0.001 at 1 session in flight, the lowest load", "slo_missed"),
+        true => (4, "rr: nothing is known of 1 session in flight, the lowest load", "unusable"),
+    };
+    assert_eq!(code, ends, "{shown}{said}");
+    assert!(words.contains(claim), "{shown}");
+    assert_eq!(sweep["curves"]["arms"][0]["stopped"], stopped);
+}
+
+#[test]
+fn an_interrupt_keeps_the_steps_that_have_run_and_the_report_says_that_no_arm_came_to_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("sweep");
+    let more = ["--concurrencies=1,2,3,4,5,6,7,8", "--gsp-output-len=64", "--time-scale=4", "--disable-tqdm"];
+    let small = SMALL.iter().filter(|word| !word.starts_with("--gsp-output-len") && !word.starts_with("--time-scale"));
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_gspbench"))
+        .arg("sweep")
+        .args(ARMS)
+        .args(small)
+        .args(more)
+        .arg("--out")
+        .arg(&out)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("a step that has run", || {
+        let sweep: Value = serde_json::from_str(&fs::read_to_string(out.join("sweep.json")).ok()?).unwrap();
+        (sweep["steps"].as_array()?.len() > 1).then_some(())
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let shown = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{shown}{}", String::from_utf8_lossy(&ended.stderr));
+    let sweep = json(&out.join("sweep.json"));
+    assert_eq!(sweep["state"], "interrupted");
+    assert_eq!(sweep["curves"]["arms"][0]["points"][0]["turns"], 8, "the first step is whole");
+    was_late(&out);
+    assert!(sweep["curves"]["arms"].as_array().unwrap().iter().all(|arm| arm["stopped"].is_null()));
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words.matches("The sweep ended before this arm had climbed as far as it was to.").count(), 2, "{shown}");
+    assert_eq!(gspbench(&["report", out.to_str().unwrap()]).1, shown);
+    assert!(out.join("report.md").exists() && out.join("report.html").exists());
 }
 
 #[test]
@@ -100,7 +154,7 @@ fn rates_start_sessions_on_time_without_a_cap() {
     let out = home.path().join("sweep");
     let words = ["--rates=200,400", "--max-concurrency=2", "--out", out.to_str().unwrap()];
     let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..2], &SMALL, &words].concat());
-    assert_eq!(code, 0, "{shown}{said}");
+    assert!(code == 0 || was_late(&out), "{shown}{said}");
     assert!(said.contains("load.max_concurrency") && said.contains("--goodput"), "{said}");
     let open = &json(&out.join("step-02/rr/run.json"))["manifest"]["spec"]["load"]["pacing"]["open"];
     assert_eq!((&open["per_second"], &open["sessions"]), (&400.0.into(), &Value::Null));

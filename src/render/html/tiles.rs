@@ -41,7 +41,8 @@ pub(super) fn of_comparison(comparison: &Comparison) -> Element {
 /// Of each arm the highest load that holds, or without objectives the most throughput.
 pub(super) fn of_sweep(curves: &Curves) -> Element {
     list(curves.arms.iter().map(|curve| {
-        let most = curve.points.iter().filter_map(|point| point.request_throughput).reduce(f64::max);
+        let usable = curve.points.iter().filter(|point| point.is_usable());
+        let most = usable.filter_map(|point| point.request_throughput).reduce(f64::max);
         let throughput = or_dash(most, |most| format!("{} req/s at most", number(most)));
         match curves.attainment {
             Some(_) => tile(
