@@ -57,7 +57,7 @@ pub(super) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     let targets: Vec<_> = arms.iter().map(|arm| &arm.target).collect();
     let moot = super::start::check_targets(&targets, &spec, &given.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
-    let highest = (1..=ladder.levels.count()).filter_map(|step| ladder.levels.level(step)).last().unwrap_or(1.0);
+    let highest = ladder.levels.level(ladder.levels.count()).unwrap_or(1.0);
     let highest = loaded(&spec, ladder.axis, highest);
     let plan = workload::plan(&highest, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&highest, &plan)?;
