@@ -13,6 +13,7 @@ use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
 use super::witness::Witness;
+use crate::client::Dials;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
@@ -57,6 +58,7 @@ struct Driving {
     recorded: Recorded,
     /// Most turns in flight at once.
     in_flight_max: usize,
+    dials: Dials,
     series: Vec<PlaceLoad>,
 }
 
@@ -80,7 +82,7 @@ impl Block<'_> {
         progress.start();
         let witness = Witness::start(&lanes);
         let measuring = self.measure(&lanes, accumulator, dir, progress);
-        let Driving { driven, recorded, in_flight_max, series } = measuring.await?;
+        let Driving { driven, recorded, in_flight_max, dials, series } = measuring.await?;
         let seen = witness.end().await;
         let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
@@ -95,7 +97,8 @@ impl Block<'_> {
             key_seen: self.site.probed.key_seen,
             observed: super::facts::observed(&recorded.observing),
             in_flight_max: u64::try_from(in_flight_max).ok(),
-            redials: None,
+            connections: Some(dials.opened),
+            redials: Some(dials.again),
             runtime_lag: seen.runtime_lag,
             cpu_cores: seen.cpu_cores,
         });
@@ -212,7 +215,7 @@ impl Block<'_> {
             stop,
             watch: Arc::clone(&watch),
         };
-        let preparing = client.clone();
+        let (preparing, dialing) = (client.clone(), client.clone());
         let estimate = super::facts::estimate(self.spec, self.vocabulary);
         let driving = drive(
             load,
@@ -233,7 +236,8 @@ impl Block<'_> {
         let sampling = self.outside().sample(&clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
         let series = sampling.end().await;
-        Ok(Driving { driven, recorded: recorded?, in_flight_max: watch.max_in_flight(), series })
+        let (recorded, in_flight_max, dials) = (recorded?, watch.max_in_flight(), dialing.dials());
+        Ok(Driving { driven, recorded, in_flight_max, dials, series })
     }
 
     fn client(

@@ -82,7 +82,7 @@ impl ColdStart<'_> {
         if let Some(flush) = by_command {
             return match flush {
                 Flush::Refused(said) => Err(self.refused(&site.base, &format!("--flush-command failed ({said})"))),
-                Flush::Accepted | Flush::Unsupported => Ok((FlushBy::Command, vec![])),
+                Flush::Accepted | Flush::Unsupported | Flush::Unreached(_) => Ok((FlushBy::Command, vec![])),
             };
         }
         // The flush of a vllm-router reaches routes that vLLM does not have.
@@ -92,14 +92,18 @@ impl ColdStart<'_> {
                 Flush::Refused(said) => {
                     return Err(self.refused(&site.base, &format!("the flush was refused ({said})")));
                 }
+                Flush::Unreached(said) => {
+                    return self.reset(&format!("the flush did not reach the servers behind this one ({said})")).await;
+                }
                 Flush::Unsupported => {}
             }
         }
-        self.reset().await
+        self.reset("the server has no /flush_cache").await
     }
 
-    /// vLLM's own route, on every address that is one: a router would pass it on to one of them only.
-    async fn reset(&self) -> Result<(FlushBy, Vec<String>), TargetError> {
+    /// vLLM's own route, on every address that is one: a router would pass it on to one of them only. `lacking` says why
+    /// nothing else has emptied the cache.
+    async fn reset(&self, lacking: &str) -> Result<(FlushBy, Vec<String>), TargetError> {
         let site = self.outside.site;
         let (mut emptied, mut notes) = (0, vec![]);
         for source in self.outside.addresses() {
@@ -113,7 +117,7 @@ impl ColdStart<'_> {
             match target::reset(&site.http, base, self.spec.server.flush_timeout).await {
                 Flush::Accepted => emptied += 1,
                 Flush::Refused(said) => return Err(self.refused(source, &format!("the reset was refused ({said})"))),
-                Flush::Unsupported => notes.push(format!(
+                Flush::Unsupported | Flush::Unreached(_) => notes.push(format!(
                     "{} has no /reset_prefix_cache, which vLLM has with VLLM_SERVER_DEV_MODE=1: its cache was not emptied",
                     public_address(source)
                 )),
@@ -122,11 +126,10 @@ impl ColdStart<'_> {
         if emptied > 0 {
             return Ok((FlushBy::ResetPrefixCache, notes));
         }
-        notes.push(
-            "the server has no /flush_cache: earlier requests may have warmed its prefix cache; --flush-command or \
-             --isolate cache_salt begin cold without it"
-                .to_owned(),
-        );
+        notes.push(format!(
+            "{lacking}: earlier requests may have warmed its prefix cache; --flush-command or --isolate cache_salt begin \
+             cold without it, and --no-flush-cache measures the cache as it is"
+        ));
         Ok((FlushBy::Nothing, notes))
     }
 
@@ -179,8 +182,8 @@ impl ColdStart<'_> {
     /// Cached tokens of all ranks together that no request holds; none unless every rank shows them.
     async fn gauges(&self) -> Option<f64> {
         let site = self.outside.site;
-        let shown = target::evictable(&target::scrape(&site.http, &site.base).await?.exposition);
         let ranks = usize::try_from(site.facts.ranks?).ok()?;
+        let shown = target::evictable(&target::scrape(&site.http, self.outside.own()?).await?.exposition);
         (shown.len() >= ranks).then(|| shown.values().sum())
     }
 

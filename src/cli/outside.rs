@@ -9,7 +9,7 @@ use super::site::Site;
 use crate::clock::Clock;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Unread, When};
-use crate::target::{self, Scrape};
+use crate::target::{self, Kind, Scrape};
 use crate::units::public_address;
 
 /// Scrapes by the name under which their address is stored.
@@ -60,9 +60,15 @@ impl Outside<'_> {
         sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
     }
 
-    /// The target's address and the further ones.
+    /// The target's address, unless asking it there would disturb what is measured.
+    pub(super) fn own(&self) -> Option<&str> {
+        let may_be = self.site.facts.kind.is_none_or(Kind::may_be_scraped);
+        may_be.then_some(&*self.site.base)
+    }
+
+    /// The addresses that are asked beside the turns: the target's own and the further ones.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&*self.site.base).chain(self.metrics_urls.iter().map(String::as_str))
+        self.own().into_iter().chain(self.metrics_urls.iter().map(String::as_str))
     }
 
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.

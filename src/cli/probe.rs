@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::outside::Outside;
 use super::say;
 use super::site::{Opening, Site};
 use super::untold::{Asked, untold};
@@ -208,7 +209,8 @@ impl Prober<'_> {
             with_authorization: self.site.is_authorized(self.spec),
         };
         let mut signs = KeySigns::default();
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+        let outside = Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls };
+        for source in outside.addresses() {
             if let Some(scrape) = target::scrape(&self.site.http, source).await {
                 signs = signs.and(KeySigns::read(&scrape.exposition, carried));
             }

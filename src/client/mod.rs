@@ -11,6 +11,7 @@ mod place;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};
+pub use dial::Dials;
 pub use http::{Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;

@@ -41,6 +41,9 @@ pub struct Closing {
     pub observed: Option<ObservedOracle>,
     /// Most turns in flight at once, as the load loop counted.
     pub in_flight_max: Option<u64>,
+    /// Opened for the turns, before the first or later.
+    pub connections: Option<u64>,
+    /// Of these, beyond the most that were in use at once.
     pub redials: Option<u64>,
     /// How late this program's own runtime was, asked every 10 ms.
     pub runtime_lag: Distribution,
@@ -82,6 +85,7 @@ impl Closing {
             key_seen: KeySeen::Unknown,
             observed: None,
             in_flight_max: None,
+            connections: None,
             redials: None,
             runtime_lag: Distribution::default(),
             cpu_cores: None,
@@ -153,6 +157,7 @@ impl Accumulator {
             key_seen,
             observed,
             in_flight_max,
+            connections,
             redials,
             runtime_lag,
             cpu_cores,
@@ -186,7 +191,7 @@ impl Accumulator {
             cap_wait_ms: millis(&tally.cap_wait),
             rate: start_rate(load, tally),
             cpu_cores,
-            connections: tally.fresh_connections,
+            connections,
             redials,
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
             littles_law_ratio: littles_law_ratio(load, &totals, &windows),

@@ -423,3 +423,83 @@ fn odd_counts_and_ranks_fail_neither_the_probe_nor_a_turn() {
         assert_eq!(report["affinity"]["attribution"]["known"], 0, "{rank}");
     }
 }
+
+/// A router over llama.cpp by its words, with this word on a flush.
+fn router(health: &'static str, flush: (u16, &'static str)) -> Scripted {
+    server(move |seen| {
+        let json = |body: &str| Some(Answer::Whole(200, "application/json", body.to_owned()));
+        match seen.path.split('?').next().unwrap_or_default() {
+            "/readiness" => json("{\"status\":\"ready\",\"healthy_workers\":3,\"total_workers\":3}"),
+            "/health" => json(health),
+            // The page of whichever worker it is.
+            "/metrics" => json("llamacpp:prompt_tokens_total 5\n"),
+            "/flush_cache" => Some(Answer::Whole(flush.0, "application/json", flush.1.to_owned())),
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn a_router_that_routes_scrapes_by_its_policy_is_never_scraped() {
+    let asked = |server: &Scripted| {
+        let beside = ["/metrics", "/v1/loads", "/flush_cache"];
+        server.seen().iter().filter(|seen| beside.iter().any(|route| seen.path.starts_with(route))).count()
+    };
+    let vllm_router = router("All servers healthy", (500, "Cache flush failed on one or more servers"));
+    let (report, printed) = valid_run(&vllm_router, &[]);
+    assert_eq!((asked(&vllm_router), &report["server"]["kind"]), (0, &"vllm-router".into()), "{printed}");
+    assert_eq!(
+        (&report["server"]["counters"], &report["server"]["unread"]),
+        (&Value::from([(); 0]), &Value::from([(); 0]))
+    );
+    for word in ["the server does not tell counters", "--metrics-url", "--prometheus-port"] {
+        assert!(printed.contains(word), "`{word}`: {printed}");
+    }
+    // Further addresses tell in its place, and other routers are asked as ever.
+    let own = router("OK", (404, ""));
+    let (report, _) = valid_run(&vllm_router, &["--metrics-url", &own.url]);
+    assert_eq!(asked(&vllm_router), 0);
+    assert_eq!(report["server"]["counters"][0]["source"], own.url.as_str());
+    valid_run(&own, &[]);
+    assert!(asked(&own) > 0);
+}
+
+#[test]
+fn a_flush_that_ends_at_a_router_is_none_and_what_it_said_is_told() {
+    let partial = "{\"status\":\"partial_success\",\"message\":\"Cache flush: 0 succeeded, 3 failed\",\"failed\":[\
+                   {\"worker\":\"http://127.0.0.1:8402\",\"error\":\"flush_cache failed: HTTP 404 Not Found\"}]}";
+    let cases = [
+        ((206, partial), "0 succeeded, 3 failed"),
+        ((500, "Cache flush failed on one or more servers"), "failed on one or more servers"),
+    ];
+    for (flush, said) in cases {
+        let (report, printed) = valid_run(&router("OK", flush), &[]);
+        assert_eq!(report["server"]["flush"]["by"], "nothing", "{printed}");
+        for word in [said, "--flush-command", "--isolate cache_salt", "--no-flush-cache"] {
+            assert!(printed.contains(word), "`{word}`: {printed}");
+        }
+        assert!(!printed.contains("wait until"), "{printed}");
+    }
+    // One that has the route and does not flush is busy.
+    let busy = "{\"message\":\"2 succeeded, 1 failed\",\"failed\":[{\"error\":\"HTTP 400 Bad Request\"}]}";
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, _, stderr) = gspbench(&small(&["--target", &router("OK", (206, busy)).url]), dir.path());
+    assert!(exit == 3 && stderr.contains("2 succeeded, 1 failed") && stderr.contains("wait until"), "{exit}: {stderr}");
+}
+
+#[test]
+fn connections_are_counted_with_those_opened_ahead_and_with_those_that_replace_closed_ones() {
+    let of = |server: &Scripted| {
+        let (report, _) = valid_run(server, &["--max-concurrency=1"]);
+        assert_eq!(report["totals"]["complete"], 4);
+        ["connections", "redials"].map(|figure| report["client"][figure].as_u64().unwrap())
+    };
+    assert_eq!(of(&server(|_| None)), [1, 0]);
+    let closing = server(|seen| {
+        let body = chat_stream(&["a", "b", "c"], 12);
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
+        (seen.method == "POST" && seen.path.starts_with("/v1/")).then(|| Answer::Raw((head + &body).into_bytes()))
+    });
+    assert_eq!(of(&closing), [4, 3]);
+}
