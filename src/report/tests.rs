@@ -63,6 +63,7 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
         server: ServerSpec {
             flush_command: None,
             isolate: None,
+            sample_interval: Duration::from_secs(1),
             metrics_urls: vec![],
             flush: true,
             flush_timeout: Duration::from_secs(60),
