@@ -233,7 +233,7 @@ impl Block<'_> {
             },
             sender,
         );
-        let sampling = self.outside().sample(&clock);
+        let sampling = self.outside().sample(self.spec.server.sample_interval, &clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
         let series = sampling.end().await;
         let (recorded, in_flight_max, dials) = (recorded?, watch.max_in_flight(), dialing.dials());

@@ -1,6 +1,7 @@
-//! What is asked of the server beside the turns of a block: its counters before and after, its load once a second.
+//! What is asked of the server beside the turns of a block: its counters before and after, its load while they run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -35,12 +36,16 @@ impl Outside<'_> {
     }
 
     /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no
-    /// stream waits for it, and a server that does not answer holds up nothing.
-    pub(super) fn sample(&self, clock: &Clock) -> Sampling {
+    /// stream waits for it, and a server that does not answer holds up nothing. A period of 0 asks nothing.
+    pub(super) fn sample(&self, period: Duration, clock: &Clock) -> Sampling {
         let stop = CancellationToken::new();
+        if period.is_zero() {
+            return Sampling { tasks: vec![], stop: stop.drop_guard() };
+        }
         let start = |(name, source): (String, &str)| {
             let name = Some(name).filter(|_| source != self.site.base);
-            let watching = target::watch(self.site.http.clone(), source.to_owned(), clock.clone(), stop.clone());
+            let watching =
+                target::watch(self.site.http.clone(), source.to_owned(), period, clock.clone(), stop.clone());
             let runtime = tokio::runtime::Handle::current();
             (name, tokio::task::spawn_blocking(move || runtime.block_on(watching)))
         };

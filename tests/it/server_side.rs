@@ -46,6 +46,17 @@ fn the_load_of_every_rank_is_sampled_during_the_run_and_shown() {
 }
 
 #[test]
+fn a_load_that_is_not_to_be_looked_at_is_not_asked_for() {
+    let loads = || server(|seen| (seen.path == "/v1/loads").then(|| Answer::Whole(200, "text/plain", "{}".to_owned())));
+    let asked = |server: &Scripted| server.seen().iter().filter(|seen| seen.path == "/v1/loads").count();
+    let (usual, off) = (loads(), loads());
+    valid_run(&usual, &[]);
+    valid_run(&off, &["--sample-interval=0"]);
+    assert!(asked(&usual) > 0);
+    assert_eq!(asked(&off), 0);
+}
+
+#[test]
 fn a_server_that_holds_every_question_beside_the_turns_delays_none_of_them() {
     let held = server(|seen| (seen.path == "/v1/loads").then(|| Answer::Steps(vec![Step::Hold])));
     let (report, printed) = valid_run(&held, &[]);
@@ -284,6 +295,44 @@ fn where_only_gauges_show_keys_they_are_watched_while_a_keyed_request_runs() {
         let (report, printed) = valid_run(&with_key_gauge(sees), &[]);
         assert_eq!(report["server"]["key_seen"], told, "{printed}");
     }
+}
+
+#[test]
+fn a_request_that_was_watched_has_ended_before_the_flush() {
+    #[derive(Default)]
+    struct State {
+        is_running: bool,
+        was_seen: bool,
+        flushed_meanwhile: bool,
+    }
+    let state = std::sync::Arc::new((Mutex::new(State::default()), Condvar::new()));
+    let shared = std::sync::Arc::clone(&state);
+    let server = server(move |seen| {
+        let (state, changed) = &*shared;
+        let mut state = state.lock().unwrap();
+        if seen.path == "/metrics" {
+            state.was_seen |= state.is_running;
+            changed.notify_all();
+            let keys = u32::from(state.is_running);
+            return Some(Answer::Whole(200, "text/plain", format!("sglang:routing_keys_active {keys}\n")));
+        }
+        if seen.path.starts_with("/flush") {
+            state.flushed_meanwhile |= state.is_running;
+            changed.notify_all();
+        }
+        if seen.path == "/v1/chat/completions" && seen.json()["max_tokens"] == 128 {
+            state.is_running = true;
+            state = changed.wait_while(state, |state| !state.was_seen).unwrap();
+            // Long enough for one that does not wait for the end.
+            let grace = std::time::Duration::from_millis(500);
+            state = changed.wait_timeout_while(state, grace, |state| !state.flushed_meanwhile).unwrap().0;
+            state.is_running = false;
+        }
+        None
+    });
+    let (report, printed) = valid_run(&server, &[]);
+    assert_eq!(report["server"]["key_seen"], "yes", "{printed}");
+    assert!(!state.0.lock().unwrap().flushed_meanwhile);
 }
 
 #[test]
