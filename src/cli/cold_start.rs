@@ -138,14 +138,14 @@ impl ColdStart<'_> {
         TargetError::refused(url, format!("{why}; {way_out}"))
     }
 
-    /// Has every rank compute one prompt that the look after the flush can ask for again. None where the gauges tell, or
-    /// where a rank cannot be asked by its number, or its answer would tell nothing.
+    /// Has every rank compute one prompt that the look after the flush can ask for again: an idle SGLang may show the gauges
+    /// of before the flush for ever. None where a rank cannot be asked by its number, or its answer would tell nothing.
     async fn mark(&self) -> Option<Marked> {
         let facts = &self.outside.site.facts;
         let ranks = facts.ranks.and_then(|ranks| u16::try_from(ranks).ok())?;
         let tells = !self.outside.site.probed.untold.iter().any(|untold| untold.fact == Fact::CachedTokens);
         let is_long = self.plan.warmup(1).prompt_tokens(0, 0).is_some_and(|tokens| tokens > 2 * self.slack());
-        if !(facts.kind.is_some_and(Kind::pins) && tells && is_long) || self.gauges().await.is_some() {
+        if !(facts.kind.is_some_and(Kind::pins) && tells && is_long) {
             return None;
         }
         let prompter = Prompter::new(Arc::new(self.plan.warmup(1)), Arc::clone(self.vocabulary));
@@ -156,6 +156,9 @@ impl ColdStart<'_> {
 
     async fn look(&self, marked: Option<&Marked>) -> Seen {
         if let Some(marked) = marked {
+            if self.gauges().await == Some(0.0) {
+                return Seen::Cold(FlushProof::NoEvictableTokens);
+            }
             let found = self.ask(marked).await;
             let is_warm = |cached: &Option<u32>| cached.is_some_and(|cached| cached > self.slack());
             let places = (0..).map(Rank).zip(&found);

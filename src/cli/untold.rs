@@ -85,6 +85,10 @@ fn counters(asked: &Asked<'_>) -> &'static str {
 
 fn keys(asked: &Asked<'_>) -> &'static str {
     match asked.kind {
+        Some(Kind::Sglang) if asked.shows_metrics => {
+            "its gauge of keys still shows those of earlier requests, since only the next prefill refreshes it; on --api chat \
+             and completions another one counts key headers at once"
+        }
         Some(Kind::Sglang) => "start SGLang with --enable-metrics, whose gauges show the keys under way",
         Some(Kind::Smg) => {
             "its policies `manual` and `consistent_hashing` count them, at --metrics-url of its Prometheus port"
