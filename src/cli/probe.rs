@@ -171,7 +171,7 @@ impl Prober<'_> {
         let after = self.key_signs().await;
         let mut arrived = key_arrived(before, &[], after);
         if arrived.is_none() && after.has_gauge() {
-            let looks = self.watch(after, fields).await?;
+            let looks = self.watch(fields).await?;
             arrived = key_arrived(after, &looks, after);
         }
         Ok(match arrived {
@@ -181,17 +181,14 @@ impl Prober<'_> {
         })
     }
 
-    /// What the gauges show while a turn runs, until one of them rises. The turn is read to its end all the same: one that is
-    /// cut goes on in the server, where it delays a flush and is counted as part of the run.
-    async fn watch(&self, before: KeySigns, fields: Fields) -> Result<Vec<KeySigns>, TargetError> {
+    /// What the gauges show while a turn runs. It is read to its end even when they have told enough: one that is cut goes on
+    /// in the server, where it delays a flush and is counted as part of the run.
+    async fn watch(&self, fields: Fields) -> Result<Vec<KeySigns>, TargetError> {
         let mut looks = vec![];
         let sending = self.send(fields, LONG);
         tokio::pin!(sending);
         loop {
             let looking = async {
-                if key_arrived(before, &looks, before) == Some(true) {
-                    std::future::pending::<()>().await;
-                }
                 tokio::time::sleep(LOOK).await;
                 self.key_signs().await
             };
