@@ -16,7 +16,7 @@ use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
-use super::dial;
+use super::dial::{self, Dials};
 use super::ending::{Ended, Ending};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
@@ -70,8 +70,8 @@ pub struct Client(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// A pool of connections for each lane: a connection stays on the runtime that dialed it.
-    pools: Vec<reqwest::Client>,
+    /// One for each lane: a connection stays on the runtime that dialed it.
+    pools: Vec<Pool>,
     lanes: Lanes,
     url: Arc<str>,
     settings: Settings,
@@ -83,6 +83,14 @@ struct Inner {
     cancel: CancellationToken,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
     fresh: OnceLock<reqwest::Client>,
+    /// Counts those of `fresh`, which nobody uses again.
+    lost: dial::Dialer,
+}
+
+#[derive(Debug)]
+struct Pool {
+    http: reqwest::Client,
+    dialer: dial::Dialer,
 }
 
 impl Client {
@@ -105,12 +113,22 @@ impl Client {
             .collect::<Result<_, _>>()?;
         let pool = || {
             let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
-            Ok(builder.no_gzip().connector_layer(dial::Noting).build()?)
+            let dialer = dial::Dialer::default();
+            Ok(Pool { http: builder.no_gzip().connector_layer(dialer.clone()).build()?, dialer })
         };
         let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
         let url = settings.url.as_str().into();
-        let (lanes, secrets, fresh) = (lanes.clone(), secrets(&settings), OnceLock::new());
-        Ok(Self(Arc::new(Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh })))
+        let (lanes, secrets) = (lanes.clone(), secrets(&settings));
+        let (fresh, lost) = (OnceLock::new(), dial::Dialer::default());
+        let inner = Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh, lost };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The connections so far, with those that were opened ahead.
+    #[must_use]
+    pub fn dials(&self) -> Dials {
+        let Inner { pools, lost, .. } = &*self.0;
+        pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
@@ -121,7 +139,8 @@ impl Client {
         for number in 0..connections {
             let (inner, url) = (Arc::clone(&self.0), url.to_owned());
             self.0.lanes.spawn(number, &mut opening, async move {
-                let sending = inner.pool().get(url).headers(inner.headers.clone()).send();
+                let _in_use = inner.pool().dialer.begin();
+                let sending = inner.pool().http.get(url).headers(inner.headers.clone()).send();
                 if let Ok(response) = sending.await {
                     // Read to its end, or the connection could not be used again.
                     let _ = response.bytes().await;
@@ -179,7 +198,7 @@ impl Client {
 
 impl Inner {
     /// The pool of the lane that asks.
-    fn pool(&self) -> &reqwest::Client {
+    fn pool(&self) -> &Pool {
         &self.pools[lanes::current() % self.pools.len()]
     }
 
@@ -204,7 +223,7 @@ impl Inner {
     /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the
     /// instant in which it is used again: the request is then sent once more, on a connection of its own.
     async fn respond(&self, machine: &mut Machine, request: Box<Request>) -> reqwest::Result<reqwest::Response> {
-        let (reply, dialed) = dial::watched(self.post(self.pool(), &request)).await;
+        let (reply, dialed) = dial::watched(self.post(&self.pool().http, &request)).await;
         machine.record().reused_connection = Some(!dialed);
         match reply {
             Err(why) if !dialed && network::is_lost(&why) => {
@@ -229,13 +248,15 @@ impl Inner {
         let Settings { connect_timeout, url, trust, .. } = &self.settings;
         self.fresh.get_or_init(|| {
             let built = builder(*connect_timeout, url, trust)
-                .and_then(|builder| Ok(builder.no_gzip().pool_max_idle_per_host(0).build()?));
-            built.unwrap_or_else(|_| self.pools[0].clone())
+                .map(|builder| builder.no_gzip().pool_max_idle_per_host(0).connector_layer(self.lost.clone()))
+                .and_then(|builder| Ok(builder.build()?));
+            built.unwrap_or_else(|_| self.pools[0].http.clone())
         })
     }
 
     async fn exchange(&self, machine: &mut Machine, request: Box<Request>) -> End {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
+        let _in_use = self.pool().dialer.begin();
         let first_byte_at = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
         let mut ending = Ending::new(first_byte_at, self.cancel.clone());
         // In a box: what sending needs is large, and would take its place until the last chunk.
@@ -427,7 +448,9 @@ mod tests {
                 });
             }
         });
-        client(&url).open_ahead(&url, ASKED).await;
+        let client = client(&url);
+        client.open_ahead(&url, ASKED).await;
         assert_eq!(answered.load(Ordering::SeqCst), ASKED);
+        assert_eq!(client.dials(), Dials { opened: ASKED as u64, again: 0 });
     }
 }

@@ -12,6 +12,7 @@ mod place;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};
+pub use dial::Dials;
 pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;

@@ -368,6 +368,9 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
     })
 }
 
+/// Between two looks at the server's load.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
     raw.metrics_urls.iter().flatten().try_for_each(|url| http_url("server.metrics_urls", url))?;
     if raw.isolate.is_some() && (raw.flush == Some(true) || raw.flush_command.is_some()) {
@@ -378,7 +381,13 @@ fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
         let why = "`server.flush` = false leaves the cache as it is: give one of them";
         return Err(ProfileError::value("server.flush_command", why));
     }
+    let sample_interval = span("server.sample_interval", raw.sample_interval.as_deref(), Duration::from_secs(1))?;
+    if !sample_interval.is_zero() && sample_interval < LEAST_INTERVAL {
+        let why = "more than ten looks a second would burden the server: give \"100ms\" or more, or 0 for none";
+        return Err(ProfileError::value("server.sample_interval", why));
+    }
     Ok(ServerSpec {
+        sample_interval,
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
         flush: raw.flush.unwrap_or(raw.isolate.is_none()),
         flush_command: raw.flush_command.clone(),

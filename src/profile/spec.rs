@@ -259,6 +259,9 @@ pub struct ServerSpec {
     /// In place of a flush: what keeps this run from finding what others have left.
     #[serde(default)]
     pub isolate: Option<Isolate>,
+    /// Between two looks at the load of every place; 0: it is not looked at.
+    #[serde(default = "every_second")]
+    pub sample_interval: Duration,
     /// For plan and oracle when the server does not tell.
     pub ranks: NonZeroU32,
     pub kv_tokens_per_rank: u64,
@@ -271,6 +274,10 @@ pub enum Isolate {
     /// Every request carries the same fresh `cache_salt`, so that no prefix of an earlier run is found. SGLang and vLLM
     /// honour it; what earlier runs have left still fills the cache.
     CacheSalt,
+}
+
+const fn every_second() -> Duration {
+    Duration::from_secs(1)
 }
 
 impl ServerSpec {

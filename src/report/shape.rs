@@ -379,8 +379,9 @@ pub struct Client {
     /// Share of the measured part for which the busiest of the threads that carry streams was on a core, 0…1. Null in
     /// reports of earlier versions.
     pub busiest_lane: Option<f64>,
-    /// Connections that carried requests.
+    /// Connections opened for the turns, ahead of the first or later.
     pub connections: Option<u64>,
+    /// Of these, opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
     pub redials: Option<u64>,
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
