@@ -4,10 +4,8 @@
 //! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -22,11 +20,12 @@ use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
 use super::place;
+use super::request::{Request, StampedBody, with_rank};
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
-use crate::units::{Micros, Rank};
+use crate::units::Micros;
 use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
@@ -180,7 +179,7 @@ impl Client {
             id: turn.id.clone(),
             key: turn.key.clone(),
             rank,
-            body: pinned(api, rank, body),
+            body: with_rank(api, rank, body),
             sent: Arc::clone(&sent),
         });
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
@@ -314,17 +313,6 @@ fn secrets(settings: &Settings) -> Arc<[String]> {
     settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
 }
 
-/// The body with the rank that is asked for, where the route reads it there: SGLang's own.
-fn pinned(api: Api, rank: Option<Rank>, body: Bytes) -> Bytes {
-    match (api, rank) {
-        (Api::Generate, Some(rank)) => {
-            let field = format!("{{\"routed_dp_rank\":{rank},");
-            [field.as_bytes(), body.get(1..).unwrap_or_default()].concat().into()
-        }
-        _ => body,
-    }
-}
-
 fn first_byte_end(limit: Duration) -> End {
     let why = format!("no byte of the reply within {}", humantime::format_duration(limit));
     End::Failed(Failure::FirstByteTimeout, why)
@@ -332,60 +320,6 @@ fn first_byte_end(limit: Duration) -> End {
 
 fn idle_end(limit: Duration) -> End {
     End::Failed(Failure::IdleTimeout, format!("silence for {}", humantime::format_duration(limit)))
-}
-
-/// One request, which may have to be sent twice.
-#[derive(Debug)]
-struct Request {
-    url: Arc<str>,
-    id: String,
-    key: Option<String>,
-    /// The rank that is asked for.
-    rank: Option<Rank>,
-    body: Bytes,
-    /// The first poll of its first body.
-    sent: Arc<OnceLock<Instant>>,
-}
-
-impl Request {
-    /// The same under another id: a server that did see the first one refuses it while it lives.
-    fn again(mut self, api: Api) -> Self {
-        let id = format!("{}-again", self.id);
-        let named = |id: &str| format!("\"rid\":\"{id}\"");
-        let old = named(&self.id);
-        if let Some(at) = memchr::memmem::rfind(&self.body, old.as_bytes()).filter(|_| api == Api::Generate) {
-            self.body = [&self.body[..at], named(&id).as_bytes(), &self.body[at + old.len()..]].concat().into();
-        }
-        Self { id, ..self }
-    }
-}
-
-/// A body that notes when it is first asked for.
-#[derive(Debug)]
-struct StampedBody {
-    bytes: Option<Bytes>,
-    sent: Arc<OnceLock<Instant>>,
-}
-
-impl http_body::Body for StampedBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        self.sent.get_or_init(Instant::now);
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }
 
 #[cfg(test)]
@@ -413,16 +347,6 @@ mod tests {
             idle_timeout: Duration::from_secs(10),
         };
         Client::new(settings, &Lanes::default(), Clock::wall(), CancellationToken::new()).unwrap()
-    }
-
-    #[test]
-    fn a_rank_is_asked_for_where_each_route_reads_it() {
-        for api in [Api::Chat, Api::Completions, Api::Generate] {
-            let body = pinned(api, Some(Rank(3)), Bytes::from_static(b"{\"text\":\"a\"}"));
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(body["text"], "a");
-            assert_eq!(body["routed_dp_rank"].as_u64(), (api == Api::Generate).then_some(3));
-        }
     }
 
     #[tokio::test]

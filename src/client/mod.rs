@@ -9,6 +9,7 @@ mod machine;
 mod names;
 mod network;
 mod place;
+mod request;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};

@@ -105,8 +105,8 @@ fn verdict(standing: Standing, better: Better) -> Verdict {
 }
 
 impl Contrast {
-    /// The largest change, as a share, that these rounds cannot tell from none: of two arms that are the same server, the noise
-    /// floor of the setup. None without an interval.
+    /// The largest change, as a share, inside the interval. Of an arm against itself it is the noise floor of the setup: what
+    /// such rounds cannot tell from none. None without an interval.
     #[must_use]
     pub fn noise_floor(&self) -> Option<f64> {
         let interval = self.interval?;

@@ -1,7 +1,7 @@
 //! Each refusal names the key and the way out; each default is the documented one.
 
 use super::*;
-use crate::profile::load;
+use crate::profile::{KeyScope, load};
 
 fn context() -> Context {
     Context { name: "test".into(), drawn_seed: 99, compares_arms: false }

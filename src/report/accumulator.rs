@@ -6,9 +6,9 @@
 use super::latency::{Latency, millis};
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
+use super::server::{CounterDelta, KeySeen, ServerFacts, Unread};
 use super::shape::{
-    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
-    State, Totals, Unread, Windows, WorkloadFacts,
+    Client, InFlight, Manifest, ObservedOracle, RunReport, SCHEMA, StartRate, State, Totals, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
 use super::told::{Fact, FlushFacts};

@@ -1,7 +1,8 @@
 //! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
 
 use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
-use super::shape::{RunReport, Unread, When};
+use super::server::{Unread, When};
+use super::shape::RunReport;
 use crate::record::CounterRole;
 
 /// Relative difference of cached tokens between client and server.
