@@ -175,5 +175,16 @@ mod tests {
         let alone = [("http://router", 3.0, 30.0)];
         assert_eq!(of(None, &alone), (Some(3.0), Some(30.0)));
         assert_eq!(of(Some("vllm-router"), &alone), (None, None));
+        // Several such routers pass on pages of the same workers.
+        let counters = [page("http://router", 3.0, 30.0), page("http://second", 3.0, 30.0)];
+        let counters = counters.into_iter().chain(workers.map(|(source, cached, prompt)| page(source, cached, prompt)));
+        let facts = ServerFacts {
+            address: Some("http://router".into()),
+            other_addresses: vec!["http://second".into()],
+            kind: Some("vllm-router".into()),
+            counters: counters.flatten().collect(),
+            ..ServerFacts::default()
+        };
+        assert_eq!((facts.growth(CachedTokens), facts.growth(PromptTokens)), all);
     }
 }
