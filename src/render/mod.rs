@@ -32,4 +32,6 @@ pub use sweep::{csv_sweep, sweep};
 pub use terminal::terminal;
 
 #[cfg(test)]
+mod comparison_tests;
+#[cfg(test)]
 mod tests;
