@@ -50,6 +50,7 @@ mod sim_model;
 mod sim_server;
 #[cfg(test)]
 mod sim_serving;
+#[cfg(test)]
 mod sweep;
 #[cfg(test)]
 mod traps_framing;
