@@ -15,7 +15,7 @@ pub use builtin::{builtin, builtins};
 pub use error::ProfileError;
 pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
-pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
+pub use resolve::{Context, PRIMARY, THRESHOLD, check_stored, experiment_spec, gates, run_spec};
 pub use spec::{
     Api, ArmKeys, ArmPrompts, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, Isolate, KeyScope, KeySpec,
     LaunchSpec, Length, LoadSpec, Order, Pacing, PlaceField, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec,
