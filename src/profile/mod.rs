@@ -21,7 +21,7 @@ pub use error::ProfileError;
 pub use experiment::{ArmKeys, ArmPrompts, ArmSpec, ExperimentSpec, LaunchSpec, Target, what_may_differ};
 pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
-pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
+pub use resolve::{Context, PRIMARY, THRESHOLD, check_stored, experiment_spec, gates, run_spec};
 pub use spec::{
     Api, ChatLayout, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, PlaceField,
     Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
