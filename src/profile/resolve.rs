@@ -75,23 +75,11 @@ pub fn run_spec(profile: &raw::Profile, context: &Context) -> Checked<RunSpec> {
 pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<ExperimentSpec> {
     let run = run_spec(profile, context)?;
     let arms = arms(profile)?;
-    if arms.len() < 2 {
-        let why = format!(
-            "a comparison needs two arms and got {}: give --arm NAME=TARGET twice, or [[arm]] tables",
-            arms.len()
-        );
-        return Err(ProfileError::value("arm", why));
-    }
-    if arms[0].control {
-        return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
-    }
+    arm::check_arms(&arms)?;
     let rounds = one_to("experiment.rounds", profile.experiment.rounds.unwrap_or(6), MOST_ROUNDS)?;
     let raw::Experiment { rounds: _, primary, threshold, fail_if: _, server_info_may_differ } = &profile.experiment;
     let threshold = threshold.unwrap_or(THRESHOLD);
-    if !THRESHOLDS.contains(&threshold) {
-        let why = format!("{threshold}: give the smallest relative change that matters, 0 to 1, such as 0.02 for 2 %");
-        return Err(ProfileError::value("experiment.threshold", why));
-    }
+    check_threshold(threshold)?;
     Ok(ExperimentSpec {
         run,
         rounds,
@@ -114,19 +102,30 @@ pub fn sweep_arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {
         let why = "a sweep needs an arm: give --arm NAME=TARGET once or more, or [[arm]] tables";
         return Err(ProfileError::value("arm", why));
     }
+    arm::check_names(&arms)?;
     Ok(arms)
 }
 
-/// Every arm, each of a name of its own.
 fn arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {
-    let arms =
-        profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
-    for (at, arm) in arms.iter().enumerate() {
-        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
-            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
-        }
+    profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect()
+}
+
+/// Checks again what a file held, which anyone may have changed since it was written.
+///
+/// # Errors
+/// As [`experiment_spec`], for the arms, the rounds and the threshold.
+pub fn check_stored(spec: &ExperimentSpec) -> Checked<()> {
+    arm::check_arms(&spec.arms)?;
+    one_to("experiment.rounds", spec.rounds.get(), MOST_ROUNDS)?;
+    check_threshold(spec.threshold)
+}
+
+fn check_threshold(threshold: f64) -> Checked<()> {
+    if THRESHOLDS.contains(&threshold) {
+        return Ok(());
     }
-    Ok(arms)
+    let why = format!("{threshold}: give the smallest relative change that matters, 0 to 1, such as 0.02 for 2 %");
+    Err(ProfileError::value("experiment.threshold", why))
 }
 
 /// The gates of a profile.

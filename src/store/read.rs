@@ -23,6 +23,9 @@ pub fn read_run(path: &Path) -> Result<RunReport, StoreError> {
     if !path.exists() {
         return Err(StoreError::Missing(path.to_owned()));
     }
+    if file.exists() && !file.is_file() {
+        return Err(StoreError::NoFile(file));
+    }
     if !file.exists() {
         let known = [(EXPERIMENT, StoreError::IsExperiment as fn(_) -> _), (SWEEP, StoreError::IsSweep)];
         let known = known.into_iter().find(|(file, _)| path.join(file).exists());
