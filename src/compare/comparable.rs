@@ -75,7 +75,7 @@ fn surroundings(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) 
     found
 }
 
-fn host(host: &Host) -> String {
+pub(super) fn host(host: &Host) -> String {
     let known = [
         host.cores.map(|cores| format!("{cores} cores")),
         host.memory_bytes.map(|bytes| format!("{} GiB", bytes >> 30)),

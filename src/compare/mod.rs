@@ -11,12 +11,14 @@ mod info;
 mod judge;
 mod pair;
 mod pool;
+mod setting;
 mod settings;
 mod shape;
 mod within;
 
 pub use doubt::{Doubt, planned_doubt};
 pub use pair::{BlockResult, CompareError, compare};
+pub use setting::{Servers, Setting, Work};
 pub use settings::{Settings, Turns, no_turns};
 pub use shape::{
     Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, InfoDifference, Interval, MetricRow, Pair, Pooling,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::comparable::Unlike;
 use super::cost::cost;
 use super::judge::{Fate, LEAST_ROUNDS, judge};
+use super::setting::setting;
 use super::settings::{Settings, Turns};
 use super::shape::{Comparison, Contrast, MetricRow, RoundRatio, SCHEMA};
 use super::within::WithinRuns;
@@ -69,6 +70,7 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
     let Unlike { differences, remarks, server_info } = found;
     let mut comparison = Comparison {
         schema: SCHEMA,
+        setting: setting(&firsts(&arms)),
         baseline: settings.baseline.clone(),
         primary: settings.primary.clone(),
         threshold: settings.threshold,
@@ -83,7 +85,7 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         rounds,
         costs: vec![],
         gates: vec![],
-        commands: commands(&arms),
+        commands: commands(&firsts(&arms)),
     };
     for (at, (arm, rounds)) in arms[1..].iter().enumerate() {
         let pairs = valid_pairs(base, rounds);
@@ -127,11 +129,17 @@ fn within(pairs: &[(&BlockResult, &BlockResult)], turns: &Turns<'_>) -> WithinRu
     runs
 }
 
+/// Each arm with its first block.
+fn firsts<'a>(arms: &[(&'a str, Rounds<'a>)]) -> Vec<(&'a str, &'a RunReport)> {
+    let first = |(arm, rounds): &(&'a str, Rounds<'a>)| Some((*arm, &rounds.values().next()?.report));
+    arms.iter().filter_map(first).collect()
+}
+
 /// The command lines of the arms' first blocks; arms of one `ab` have the same.
-fn commands(arms: &[(&str, Rounds)]) -> Vec<String> {
+fn commands(firsts: &[(&str, &RunReport)]) -> Vec<String> {
     let mut commands: Vec<String> = vec![];
-    for block in arms.iter().filter_map(|(_, rounds)| rounds.values().next()) {
-        let words = block.report.manifest.argv.iter().map(|word| quoted(word));
+    for (_, report) in firsts {
+        let words = report.manifest.argv.iter().map(|word| quoted(word));
         let command = words.collect::<Vec<_>>().join(" ");
         if !command.is_empty() && !commands.contains(&command) {
             commands.push(command);

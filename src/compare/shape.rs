@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Doubt;
+use super::{Doubt, Setting};
 use crate::report::{Attribution, Better, Finding, GateOutcome, HitRate, PlaceRow, WithFailures};
 
 /// The version of this shape.
@@ -14,6 +14,9 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     pub schema: u32,
+    /// What was measured, with what, when and where.
+    #[serde(default)]
+    pub setting: Option<Setting>,
     pub baseline: String,
     /// Key of the metric that was declared before the runs.
     pub primary: String,

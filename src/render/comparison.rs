@@ -7,6 +7,7 @@ use super::judged;
 use super::number::{change, figure, level, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
+use super::setting;
 use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, MetricRow, Pair};
 use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
 
@@ -22,6 +23,8 @@ pub fn comparison(comparison: &Comparison) -> Page {
         return Page { title: "gspbench compare · no arm".into(), sections: vec![] };
     };
     let mut sections = vec![Section::Claims(claims(comparison))];
+    let about = comparison.setting.as_ref().map(|about| setting::lines(about, comparison.rounds.len()));
+    sections.extend(about.map(Section::Lead));
     let mut say = |lines: Vec<String>| sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
     say(comparison.gates.iter().map(gate).collect());
     say(limited(&comparison.differences, |d| format!("NOT COMPARABLE: {}", difference(d))));

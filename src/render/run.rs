@@ -4,7 +4,7 @@ use super::audit;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
-use super::windows;
+use super::{setting, windows};
 use crate::report::{
     Better, Fact, KeySeen, Latency, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
 };
@@ -13,7 +13,7 @@ use crate::report::{
 #[must_use]
 pub fn run(report: &RunReport) -> Page {
     let mut sections =
-        vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
+        vec![Section::Lead(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
     sections.extend(audit::ttft(report));
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
@@ -72,20 +72,23 @@ fn origin(report: &RunReport) -> Vec<String> {
     .flatten()
     .collect();
     let load = manifest.load();
-    vec![
-        format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") }),
+    let mut lines = vec![format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") })];
+    lines.extend(report.simulated().as_ref().map(|simulated| format!("server is {}", setting::how(simulated))));
+    lines.extend([
         format!(
-            "workload: {}, {}, {} · {} prompt + {} output tokens planned · {} · digest {}",
+            "workload: {}, {}, {} · {} prompt + {} output tokens planned · {} · seed {} · digest {}",
             plural(workload.groups.into(), "group"),
             plural(workload.sessions, "session"),
             plural(workload.turns, "turn"),
             whole(workload.prompt_tokens),
             whole(workload.output_tokens),
             load,
+            manifest.spec.workload.seed,
             workload.digest,
         ),
         windows::line(report),
-    ]
+    ]);
+    lines
 }
 
 fn kv_cache(server: &ServerFacts) -> Option<String> {

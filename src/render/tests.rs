@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::compare::{
     self, Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, Doubt, InfoDifference, Interval, MetricRow,
-    Pair, Pooling, RoundRatio, SCHEMA, SignFlip, Unjudged,
+    Pair, Pooling, RoundRatio, SCHEMA, Servers, Setting, SignFlip, Unjudged, Work,
 };
 use crate::report::tests::{context, failed, served};
 use crate::report::{
     Accumulator, Closing, Drain, EndedBy, Finding, FindingKind, GateOutcome, HitRate, InFlight, ObservedOracle,
-    PlaceRow, RoundRobinOracle, RunReport, State, Summary, Validity, Verdict, Window, Windows, WithFailures, metric,
+    PlaceRow, RoundRobinOracle, RunReport, Simulated, State, Summary, Validity, Verdict, Window, Windows, WithFailures,
+    metric,
 };
 use crate::units::Micros;
 
@@ -155,11 +156,35 @@ fn row(key: &str, values: [f64; 2], samples: u64, verdict: Option<compare::Verdi
     }
 }
 
+fn setting() -> Setting {
+    Setting {
+        work: Some(Work {
+            name: "small".into(),
+            workload: context(1, 3).manifest.spec.workload,
+            load: "closed loop, 32 sessions in flight".into(),
+            digest: "00ff".into(),
+        }),
+        servers: vec![Servers {
+            arms: vec!["round_robin".into(), "prefix_affinity".into()],
+            kind: Some("gspbench sim".into()),
+            version: Some("0.1.0".into()),
+            model: Some("sim".into()),
+            ranks: Some(8),
+            simulated: Some(Simulated { preset: Some("generic-8xh100".into()), time_scale: Some(1.0) }),
+        }],
+        client: "gspbench 0.1.0".into(),
+        debug_build: false,
+        started_utc: "2026-01-02T03:04:05Z".into(),
+        host: "2 cores, 23 GiB, Linux 6.1".into(),
+    }
+}
+
 fn side_by_side() -> Comparison {
     use compare::Verdict::{Better, Same, Unclear, Worse};
     let rank_work = Some(Pair { baseline: 589_824.0, other: 131_072.0 });
     Comparison {
         schema: SCHEMA,
+        setting: Some(setting()),
         baseline: "round_robin".into(),
         primary: "ttft_ms.mean".into(),
         threshold: 0.02,
@@ -213,7 +238,7 @@ fn a_run_on_the_terminal() {
     gspbench run · small · arm prefix_affinity · round 2 · complete
     server: sglang 0.5.23 · org/some_model · 2 ranks · prefix_affinity
     workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2
-        sessions in flight · digest 00ff
+        sessions in flight · seed 42 · digest 00ff
     windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end
         (12.2 %)
     ┌────────────────────────────────────────────────────────────────────────┐
@@ -288,7 +313,7 @@ fn a_run_as_markdown() {
     ### gspbench run · small · arm prefix\_affinity · round 2 · complete
 
     - server: sglang 0.5.23 · org/some\_model · 2 ranks · prefix\_affinity
-    - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · digest 00ff
+    - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · seed 42 · digest 00ff
     - windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end (12.2 %)
 
     | metric | whole run | steady |
@@ -373,6 +398,11 @@ fn a_comparison_on_the_terminal() {
     Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E
         Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096
         (baseline 0 of 4,096).
+    workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions
+        in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
+    servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a
+        model, not of GPUs
+    measured by gspbench 0.1.0 · 2026-01-02 · 2 cores, 23 GiB, Linux 6.1
     ┌──────────────────────────────────────────────────────────────────────────────────────────────┐
     │ metric                           round_robin  prefix_affinity    Δ %     interval %  verdict │
     ╞══════════════════════════════════════════════════════════════════════════════════════════════╡
@@ -465,6 +495,10 @@ fn a_comparison_as_markdown() {
     **prefix\_affinity is better than round\_robin: Mean TTFT (ms) -77.5 %, 95 % interval -78.1 to -77.0 % over 6 rounds, sign-flip p 0.031 (the least that so many rounds can give).**
 
     Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096 (baseline 0 of 4,096).
+
+    - workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
+    - servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a model, not of GPUs
+    - measured by gspbench 0.1.0 · 2026-01-02 · 2 cores, 23 GiB, Linux 6.1
 
     | metric | round\_robin | prefix\_affinity | Δ % | interval % | verdict |
     |---|--:|--:|--:|--:|--:|

@@ -23,6 +23,7 @@ mod redact;
 mod sample;
 mod served;
 mod shape;
+mod simulated;
 mod slice;
 mod split;
 mod survivors;
@@ -52,13 +53,17 @@ pub use shape::{
     RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
     WithFailures, WorkloadFacts,
 };
+pub use simulated::Simulated;
 pub use split::TtftSplit;
 pub use survivors::Survivors;
 pub use timeline::{PlaceSlices, Slice, Timeline};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::RunSpec;
-pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, THRESHOLD, Target, TimeoutSpec, what_may_differ};
+pub use crate::profile::{
+    Condition, Gate, KeySpec, Length, PRIMARY, Popularity, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
+    what_may_differ,
+};
 pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
 pub use crate::stats::{Distribution, Summary};
 
