@@ -138,23 +138,12 @@ fn firsts<'a>(arms: &[(&'a str, Rounds<'a>)]) -> Vec<(&'a str, &'a RunReport)> {
 /// The command lines of the arms' first blocks; arms of one `ab` have the same.
 fn commands(firsts: &[(&str, &RunReport)]) -> Vec<String> {
     let mut commands: Vec<String> = vec![];
-    for (_, report) in firsts {
-        let words = report.manifest.argv.iter().map(|word| quoted(word));
-        let command = words.collect::<Vec<_>>().join(" ");
-        if !command.is_empty() && !commands.contains(&command) {
+    for command in firsts.iter().filter_map(|(_, report)| report.command()) {
+        if !commands.contains(&command) {
             commands.push(command);
         }
     }
     commands
-}
-
-/// As a shell reads it back.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str, Rounds<'a>)>, CompareError> {

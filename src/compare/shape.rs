@@ -47,7 +47,8 @@ pub struct Comparison {
     /// One line a gate and arm, in the order in which the gates were given.
     #[serde(default)]
     pub gates: Vec<GateOutcome>,
-    /// How to run it again: the command line of each arm's first block, in the order of the arms, without repetition.
+    /// How to run it again: the command line of each arm's first block, in the order of the arms, without repetition; with the
+    /// seed where it was drawn, and without `--out`.
     #[serde(default)]
     pub commands: Vec<String>,
 }

@@ -29,6 +29,8 @@ pub fn run(report: &RunReport) -> Page {
     }
     sections.extend(audit::tables(report));
     sections.push(Section::Lines(affinity(report)));
+    let summary = "How to run it again".to_owned();
+    sections.extend(report.command().map(|command| Section::Code { summary, lines: vec![command] }));
     let untold: Vec<_> = report.server.untold.iter().map(untold).collect();
     if !untold.is_empty() {
         sections.push(Section::Lines(untold));

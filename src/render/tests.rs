@@ -301,6 +301,8 @@ fn a_run_on_the_terminal() {
     places known for 2 of 2 turns (from meta_info)
     client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight
         (max 32) · Little's law ratio 0.987
+    How to run it again
+        gspbench run --header 'Authorization:(hidden)' --seed 41
     ~: from fewer than 1,000 samples, so a matter of luck
     warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %);
         decode work differs; check `ignore_eos`
@@ -381,6 +383,12 @@ fn a_run_as_markdown() {
     - balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     - places known for 2 of 2 turns (from meta\_info)
     - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987
+
+    <details><summary>How to run it again</summary>
+
+        gspbench run --header 'Authorization:(hidden)' --seed 41
+
+    </details>
 
     - \~: from fewer than 1,000 samples, so a matter of luck
     - warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`

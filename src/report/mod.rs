@@ -9,6 +9,7 @@ mod audit;
 mod bench_serving;
 mod client;
 mod cold;
+mod command;
 mod counters;
 mod foreign;
 mod gate;
