@@ -75,6 +75,7 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         primary: settings.primary.clone(),
         threshold: settings.threshold,
         arms: pooled.collect(),
+        interrupted: settings.interrupted.clone(),
         comparable: differences.is_empty(),
         mismatch_allowed: settings.allow_mismatch,
         differences,

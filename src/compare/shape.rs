@@ -25,6 +25,9 @@ pub struct Comparison {
     /// The baseline first.
     pub arms: Vec<Arm>,
     pub rounds: Vec<u32>,
+    /// Present when rounds are missing that the experiment was to run.
+    #[serde(default)]
+    pub interrupted: Option<Interrupted>,
     /// Whether the arms ran the same work; if not, `differences` says why, and no ratio means anything.
     pub comparable: bool,
     /// The reader asked for ratios and verdicts although the arms are not comparable.
@@ -51,6 +54,16 @@ pub struct Comparison {
     /// seed where it was drawn, and without `--out`.
     #[serde(default)]
     pub commands: Vec<String>,
+}
+
+/// How far an experiment came that did not end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// Rounds in which no block is missing.
+    pub rounds_done: u32,
+    pub rounds_planned: u32,
+    /// Its directory, with which it goes on.
+    pub dir: String,
 }
 
 /// One arm over all its blocks. Counts of turns are of all blocks; everything else is of the valid ones.

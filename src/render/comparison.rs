@@ -8,7 +8,7 @@ use super::number::{change, figure, level, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use super::setting;
-use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, MetricRow, Pair};
+use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, Interrupted, MetricRow, Pair};
 use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
 
 /// Differences that are listed; a server of another version may differ in hundreds of fields.
@@ -22,7 +22,8 @@ pub fn comparison(comparison: &Comparison) -> Page {
     let [baseline, others @ ..] = comparison.arms.as_slice() else {
         return Page { title: "gspbench compare · no arm".into(), sections: vec![] };
     };
-    let mut sections = vec![Section::Claims(claims(comparison))];
+    let cut = comparison.interrupted.as_ref().map(|cut| Section::Lead(vec![interrupted(cut)]));
+    let mut sections: Vec<_> = cut.into_iter().chain([Section::Claims(claims(comparison))]).collect();
     let about = comparison.setting.as_ref().map(|about| setting::lines(about, comparison.rounds.len()));
     sections.extend(about.map(Section::Lead));
     let mut say = |lines: Vec<String>| sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
@@ -54,6 +55,12 @@ pub fn comparison(comparison: &Comparison) -> Page {
         sections.push(Section::Lines(findings));
     }
     Page { title: title(comparison, baseline, others), sections }
+}
+
+fn interrupted(cut: &Interrupted) -> String {
+    let Interrupted { rounds_done, rounds_planned, dir } = cut;
+    let rounds = plural((*rounds_planned).into(), "round");
+    format!("INTERRUPTED after {rounds_done} of {rounds}: go on with `gspbench ab --resume {dir}`")
 }
 
 fn title(comparison: &Comparison, baseline: &Arm, others: &[Arm]) -> String {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::compare::{
-    self, Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, Doubt, InfoDifference, Interval, MetricRow,
-    Pair, Pooling, RoundRatio, SCHEMA, Servers, Setting, SignFlip, Unjudged, Work,
+    self, Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, Doubt, InfoDifference, Interrupted, Interval,
+    MetricRow, Pair, Pooling, RoundRatio, SCHEMA, Servers, Setting, SignFlip, Unjudged, Work,
 };
 use crate::report::tests::{context, failed, served};
 use crate::report::{
@@ -190,6 +190,7 @@ fn side_by_side() -> Comparison {
         threshold: 0.02,
         arms: vec![arm("round_robin", 0.7303, 433.0), arm("prefix_affinity", 0.9391, 182.0)],
         rounds: (1..=6).collect(),
+        interrupted: None,
         comparable: true,
         mismatch_allowed: false,
         differences: vec![],
@@ -705,6 +706,18 @@ fn more_rounds_than_fit_are_shown_as_their_range() {
     many.metrics[0].contrasts[0].ratios =
         (1..=12).map(|round| RoundRatio { round, ratio: Some(1.0 + f64::from(round) / 10.0) }).collect();
     assert!(terminal(&comparison(&many)).contains("1.100 … 2.200"));
+}
+
+#[test]
+fn an_experiment_that_did_not_end_says_so_above_its_verdict_in_every_form() {
+    let cut = Interrupted { rounds_done: 2, rounds_planned: 6, dir: "out".into() };
+    let cut = Comparison { interrupted: Some(cut), ..side_by_side() };
+    let page = comparison(&cut);
+    for text in [terminal(&page), markdown(&page), html_comparison(&cut, &[])] {
+        let said = text.find("INTERRUPTED after 2 of 6 rounds: go on with").unwrap();
+        assert!(text[said..].contains("gspbench ab --resume out"), "{text}");
+        assert!(said < text.find("is better than").unwrap(), "{text}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) fn element(section: &Section) -> Element {
 
 /// What a reader must not overlook.
 fn class(line: &str) -> &'static str {
-    if line.contains("VOID") || line.contains("NOT COMPARABLE") {
+    if ["VOID", "NOT COMPARABLE", "INTERRUPTED"].iter().any(|word| line.contains(word)) {
         "void"
     } else if line.contains("warning(") {
         "warning"
