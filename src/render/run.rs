@@ -122,7 +122,9 @@ fn totals(report: &RunReport) -> Grid {
         grid.row([metric.label.clone(), or_dash(metric.value(report), figure), in_window]);
     }
     let mut row = |label: &str, value: String| grid.row([label.to_owned(), value, String::new()]);
-    row("Prompt tokens planned / served", pair(totals.planned_prompt_tokens, totals.prompt_tokens));
+    // Of turns that were never sent, the plan knows the prompts.
+    let planned = totals.planned_prompt_tokens.or((report.foreign.is_none()).then_some(report.workload.prompt_tokens));
+    row("Prompt tokens planned / served", pair(planned, totals.prompt_tokens));
     row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);
     let coverage = coverage.map_or(String::new(), |share| format!(" (told by {} % of turns)", percent(share)));

@@ -9,11 +9,11 @@ use crate::compare::{
 };
 use crate::report::tests::{context, failed, served};
 use crate::report::{
-    Accumulator, Closing, Drain, EndedBy, Finding, FindingKind, GateOutcome, HitRate, InFlight, ObservedOracle,
-    PlaceRow, RoundRobinOracle, RunReport, Simulated, State, Summary, Validity, Verdict, Window, Windows, WithFailures,
-    metric,
+    Accumulator, Closing, Drain, EndedBy, Finding, FindingKind, GateOutcome, HitRate, InFlight, ObservedOracle, Place,
+    PlaceRow, RoundRobinOracle, RunReport, Simulated, Spilled, SpilledAt, State, Summary, Validity, Verdict, Window,
+    Windows, WithFailures, metric,
 };
-use crate::units::Micros;
+use crate::units::{Micros, Rank};
 
 fn summary(count: u64, mean: f64) -> Summary {
     let p = |factor: f64| mean * factor;
@@ -308,6 +308,27 @@ fn a_run_on_the_terminal() {
     warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %);
         decode work differs; check `ignore_eos`
     ");
+}
+
+#[test]
+fn spills_of_which_no_place_is_told_give_no_place_a_zero() {
+    let cell = |turns, by_place: Vec<SpilledAt>| {
+        let mut report = report();
+        report.affinity.spilled = Some(Spilled { turns, from: "pin".into(), by_place });
+        let text = markdown(&run(&report));
+        text.lines().find(|line| line.starts_with("| rank 0 | 1 | 0 |")).unwrap().to_owned()
+    };
+    assert_eq!(cell(6, vec![]), "| rank 0 | 1 | 0 | – |");
+    assert_eq!(cell(0, vec![]), "| rank 0 | 1 | 0 | 0 |");
+    let elsewhere = SpilledAt { place: Place::Rank(Rank(1)), turns: 6 };
+    assert_eq!(cell(6, vec![elsewhere]), "| rank 0 | 1 | 0 | 0 |");
+}
+
+#[test]
+fn what_was_planned_is_known_of_a_run_that_served_nothing() {
+    let mut report = report();
+    (report.totals.prompt_tokens, report.totals.planned_prompt_tokens) = (None, None);
+    assert!(markdown(&run(&report)).contains("| Prompt tokens planned / served | 300 / – |"));
 }
 
 #[test]
