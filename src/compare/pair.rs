@@ -28,6 +28,8 @@ pub struct BlockResult {
 /// Blocks that cannot be laid side by side at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
+    #[error("no block has ended, so there is nothing to compare")]
+    NoBlock,
     #[error("no block of the baseline `{baseline}`: the arms are {arms}")]
     NoBaseline { baseline: String, arms: String },
     #[error("only the arm `{0}`: give at least two arms to compare")]
@@ -158,6 +160,9 @@ fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str,
         if is_valid(&block.report) || !is_valid(&kept.report) {
             *kept = block;
         }
+    }
+    if arms.is_empty() {
+        return Err(CompareError::NoBlock);
     }
     let Some(at) = arms.iter().position(|(name, _)| *name == baseline) else {
         let arms = arms.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");

@@ -78,7 +78,8 @@ fn gate(outcome: &GateOutcome) -> String {
 
 fn difference(difference: &Difference) -> String {
     let Difference { round, arm, field, baseline, other } = difference;
-    format!("{field} of {arm} is {}, of the baseline {} (round {round})", short(other), short(baseline))
+    let show = |value: &String| if field.starts_with("server_info.") { short(value) } else { value.clone() };
+    format!("{field} of {arm} is {}, of the baseline {} (round {round})", show(other), show(baseline))
 }
 
 /// Values of `server_info` may be long.
@@ -158,11 +159,11 @@ fn costs(comparison: &Comparison) -> Vec<String> {
         let tokens = cost.computed_tokens.map(|Pair { baseline, other }| {
             let saved = baseline - other;
             let word = if saved < 0.0 { "more" } else { "avoided" };
-            let (from, to) = (figure(baseline), figure(other));
+            let (from, to) = (tokens(baseline), tokens(other));
             format!(
                 "prompt tokens computed {from} → {to} ({} %), {} {word}",
                 change(other / baseline),
-                figure(saved.abs())
+                tokens(saved.abs())
             )
         });
         let busy = cost.prefill_busy_ms.map(|Pair { baseline, other }| {
@@ -173,6 +174,11 @@ fn costs(comparison: &Comparison) -> Vec<String> {
         (!parts.is_empty()).then(|| format!("cost by the servers' counters, {}: {}", cost.arm, parts.join("; ")))
     };
     comparison.costs.iter().filter_map(line).collect()
+}
+
+/// A sum of counters, which are whole numbers.
+fn tokens(tokens: f64) -> String {
+    if tokens < 1_000.0 { format!("{tokens:.0}") } else { figure(tokens) }
 }
 
 /// Percentiles in which failures count, where there were any.
@@ -217,9 +223,11 @@ fn findings(arms: &[Arm]) -> Vec<String> {
                 same.entry((one.1.kind, &one.1.effect)).or_default().push(one);
             }
             for of_one_kind in same.into_values() {
-                let rounds: Vec<_> = of_one_kind.iter().map(|(round, _)| round.to_string()).collect();
+                let mut rounds: Vec<_> = of_one_kind.iter().map(|(round, _)| round.to_string()).collect();
+                // One kind may have several causes in one round.
+                rounds.dedup();
                 let (first, words) = of_one_kind[0];
-                let whose = if rounds.len() > 1 { format!(" (figures of round {first})") } else { String::new() };
+                let whose = if of_one_kind.len() > 1 { format!(" (figures of round {first})") } else { String::new() };
                 lines.push(format!("{}, {}{whose}: {}", arm.name, rounds_of(&rounds), finding(mark, words)));
             }
         }

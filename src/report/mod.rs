@@ -62,7 +62,7 @@ pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::RunSpec;
 pub use crate::profile::{
-    Condition, Gate, KeySpec, Length, PRIMARY, Popularity, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
+    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
     what_may_differ,
 };
 pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
