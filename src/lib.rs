@@ -9,8 +9,10 @@
 //!                                         └─ target: probe, flush, scrape /metrics and /v1/loads, launch
 //! ```
 //!
-//! A folder is a stage. [`stats`], [`units`], [`wire`] and [`policy`] are leaves; [`sim`] is a server of its own that shares
-//! no wire code with the client, since a shared mistake would be invisible.
+//! A folder is a stage. [`stats`], [`units`], [`wire`], [`policy`], [`clock`] and [`lanes`] are leaves: `clock` is the only
+//! time that others know, wall or virtual, and lanes are the threads that carry streams. [`experiment`] says which block comes
+//! next, [`store`] keeps runs and experiments on disk, [`text`] makes prompts of exact lengths. [`sim`] is a server of its own
+//! that shares no wire code with the client, since a shared mistake would be invisible.
 
 pub mod cli;
 pub mod client;

@@ -67,6 +67,14 @@ impl std::fmt::Display for Rank {
     }
 }
 
+/// Whether a character is none that is read but one that steers what shows it: control characters, line separators, and the
+/// marks that turn the direction of text round, so that a name can show as another or swap the cells of a table's row.
+#[must_use]
+pub fn steers(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
 /// An address without user and password.
 #[must_use]
 pub fn without_user(url: &str) -> String {

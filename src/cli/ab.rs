@@ -75,24 +75,14 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let lines = args.output.lines()?;
-    let (dir, before) = match (&args.resume, resumed) {
-        (Some(path), Some(_)) => {
-            let dir = ExperimentDir::open(path).exit_with(Exit::Usage)?;
-            // Read anew under the lock: another program may have gone on with it since.
-            let resumed = store::read_experiment(path).exit_with(Exit::Usage)?;
-            (dir, resume::before(path, resumed, &spec)?)
-        }
-        _ => {
-            let label = args.output.label(&spec.run.name);
-            (ExperimentDir::create(args.output.out.as_deref(), label).exit_with(Exit::Usage)?, Before::default())
-        }
-    };
+    let (dir, before) = opened(args, &spec)?;
     say::notes(&notes);
     say::note(&super::facts::headline(&spec.run, &plan));
     if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
         say::note(&format!("warning: {doubt}"));
     }
     let done = interrupt::block_on(args.output.grace, |stop| async {
+        // Moved in, while all else is lent.
         let stop = stop;
         let trial = Trial {
             spec: &spec,
@@ -117,6 +107,19 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));
     done.failure.map_or(Ok(exit), Err)
+}
+
+/// The directory of the experiment, and what an earlier start has left in it.
+fn opened(args: &AbArgs, spec: &ExperimentSpec) -> anyhow::Result<(ExperimentDir, Before)> {
+    let Some(path) = &args.resume else {
+        let label = args.output.label(&spec.run.name);
+        let dir = ExperimentDir::create(args.output.out.as_deref(), label).exit_with(Exit::Usage)?;
+        return Ok((dir, Before::default()));
+    };
+    let dir = ExperimentDir::open(path).exit_with(Exit::Usage)?;
+    // Read anew under the lock: another program may have gone on with it since.
+    let resumed = store::read_experiment(path).exit_with(Exit::Usage)?;
+    Ok((dir, resume::before(path, resumed, spec)?))
 }
 
 /// The specification of the command line; of a resumed experiment, where the command line says nothing.
@@ -153,15 +156,21 @@ fn against_itself(arms: &mut Vec<raw::Arm>) {
     arms.extend(again);
 }
 
-/// How far two runs of one and the same arm are apart.
+/// How far two runs of one and the same arm are apart: the ratios as they came out, and what rounds of that spread cannot
+/// tell from nothing.
 fn noise_floor(spec: &ExperimentSpec, comparison: &Comparison) -> Option<String> {
     let row = comparison.metrics.iter().find(|row| spec.aa && row.key == spec.primary)?;
-    let ratios = || row.contrasts.first().into_iter().flat_map(|of| &of.ratios).filter_map(|round| round.ratio);
+    let contrast = row.contrasts.first()?;
+    let ratios = || contrast.ratios.iter().filter_map(|round| round.ratio);
     let (least, most) = (ratios().reduce(f64::min)?, ratios().reduce(f64::max)?);
-    let rounds = ratios().count();
+    let floor = contrast.noise_floor().map_or_else(
+        || "too few for an interval".to_owned(),
+        |floor| format!("a change of {:.1} % is within the interval", floor * 100.0),
+    );
+    let (rounds, label) = (ratios().count(), &row.label);
     Some(format!(
-        "noise floor: over {rounds} rounds, {} of one and the same arm differed by ratios of {least:.3} to {most:.3}",
-        row.label
+        "noise floor: over {rounds} rounds, {label} of one and the same arm differed by ratios of {least:.3} to \
+         {most:.3}; {floor}"
     ))
 }
 

@@ -14,6 +14,7 @@ use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
 use super::witness::Witness;
+use crate::client::Dials;
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
@@ -69,6 +70,7 @@ struct Driving {
     recorded: Recorded,
     /// Most turns in flight at once.
     in_flight_max: usize,
+    dials: Dials,
     series: Vec<PlaceLoad>,
 }
 
@@ -92,7 +94,7 @@ impl Block<'_> {
         let witness = Witness::start(&lanes);
         let placer = self.site.placer(&self.plan, self.spec.request.api);
         let measuring = self.measure(&lanes, accumulator, dir, progress, placer.clone());
-        let Driving { driven, recorded, in_flight_max, series } = measuring.await?;
+        let Driving { driven, recorded, in_flight_max, dials, series } = measuring.await?;
         let seen = witness.end().await;
         let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
@@ -108,7 +110,8 @@ impl Block<'_> {
             observed: super::facts::observed(&recorded.observing),
             spilled: placer.spilled(),
             in_flight_max: u64::try_from(in_flight_max).ok(),
-            redials: None,
+            connections: Some(dials.opened),
+            redials: Some(dials.again),
             runtime_lag: seen.runtime_lag,
             cpu_cores: seen.cpu_cores,
             busiest_lane: seen.busiest_lane,
@@ -260,7 +263,7 @@ impl Block<'_> {
             stop,
             watch: Arc::clone(&watch),
         };
-        let (preparing, placing) = ((placer.clone(), client.clone()), placer);
+        let (preparing, placing, dialing) = ((placer.clone(), client.clone()), placer, client.clone());
         let estimate = super::facts::estimate(self.spec, self.vocabulary);
         let driving = drive(
             load,
@@ -281,10 +284,11 @@ impl Block<'_> {
             },
             sender,
         );
-        let sampling = self.outside().sample(&clock);
+        let sampling = self.outside().sample(self.spec.server.sample_interval, &clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
         let series = sampling.end().await;
-        Ok(Driving { driven, recorded: recorded?, in_flight_max: watch.max_in_flight(), series })
+        let (recorded, in_flight_max, dials) = (recorded?, watch.max_in_flight(), dialing.dials());
+        Ok(Driving { driven, recorded, in_flight_max, dials, series })
     }
 
     fn client(

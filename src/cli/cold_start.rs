@@ -83,7 +83,7 @@ impl ColdStart<'_> {
         if let Some(flush) = by_command {
             return match flush {
                 Flush::Refused(said) => Err(self.refused(&site.base, &format!("--flush-command failed ({said})"))),
-                Flush::Accepted | Flush::Unsupported => Ok((FlushBy::Command, vec![])),
+                Flush::Accepted | Flush::Unsupported | Flush::Unreached(_) => Ok((FlushBy::Command, vec![])),
             };
         }
         // The flush of a vllm-router reaches routes that vLLM does not have.
@@ -96,17 +96,23 @@ impl ColdStart<'_> {
                         return Err(self.refused(base, &format!("the flush was refused ({said})")));
                     }
                     Flush::Unsupported => {}
+                    Flush::Unreached(said) => {
+                        return self
+                            .reset(&format!("the flush did not reach the servers behind this one ({said})"))
+                            .await;
+                    }
                 }
             }
             if emptied == 1 + site.others.len() {
                 return Ok((FlushBy::FlushCache, vec![]));
             }
         }
-        self.reset().await
+        self.reset("the server has no /flush_cache").await
     }
 
-    /// vLLM's own route, on every address that is one: a router would pass it on to one of them only.
-    async fn reset(&self) -> Result<(FlushBy, Vec<String>), TargetError> {
+    /// vLLM's own route, on every address that is one: a router would pass it on to one of them only. `lacking` says why
+    /// nothing else has emptied the cache.
+    async fn reset(&self, lacking: &str) -> Result<(FlushBy, Vec<String>), TargetError> {
         let site = self.outside.site;
         let (mut emptied, mut notes) = (0, vec![]);
         for source in self.outside.addresses() {
@@ -120,7 +126,7 @@ impl ColdStart<'_> {
             match target::reset(&site.http, base, self.spec.server.flush_timeout).await {
                 Flush::Accepted => emptied += 1,
                 Flush::Refused(said) => return Err(self.refused(source, &format!("the reset was refused ({said})"))),
-                Flush::Unsupported => notes.push(format!(
+                Flush::Unsupported | Flush::Unreached(_) => notes.push(format!(
                     "{} has no /reset_prefix_cache, which vLLM has with VLLM_SERVER_DEV_MODE=1: its cache was not emptied",
                     public_address(source)
                 )),
@@ -129,11 +135,10 @@ impl ColdStart<'_> {
         if emptied > 0 {
             return Ok((FlushBy::ResetPrefixCache, notes));
         }
-        notes.push(
-            "the server has no /flush_cache: earlier requests may have warmed its prefix cache; --flush-command or \
-             --isolate cache_salt begin cold without it"
-                .to_owned(),
-        );
+        notes.push(format!(
+            "{lacking}: earlier requests may have warmed its prefix cache; --flush-command or --isolate cache_salt begin \
+             cold without it, and --no-flush-cache measures the cache as it is"
+        ));
         Ok((FlushBy::Nothing, notes))
     }
 
@@ -142,14 +147,14 @@ impl ColdStart<'_> {
         TargetError::refused(url, format!("{why}; {way_out}"))
     }
 
-    /// Has every rank compute one prompt that the look after the flush can ask for again. None where the gauges tell, or
-    /// where a rank cannot be asked by its number, or its answer would tell nothing.
+    /// Has every rank compute one prompt that the look after the flush can ask for again: an idle SGLang may show the gauges
+    /// of before the flush for ever. None where a rank cannot be asked by its number, or its answer would tell nothing.
     async fn mark(&self) -> Option<Marked> {
         let facts = &self.outside.site.facts;
         let ranks = facts.ranks.and_then(|ranks| u16::try_from(ranks).ok())?;
         let tells = !self.outside.site.probed.untold.iter().any(|untold| untold.fact == Fact::CachedTokens);
         let is_long = self.plan.warmup(1).prompt_tokens(0, 0).is_some_and(|tokens| tokens > 2 * self.slack());
-        if !(facts.kind.is_some_and(Kind::pins) && tells && is_long) || self.gauges().await.is_some() {
+        if !(facts.kind.is_some_and(Kind::pins) && tells && is_long) {
             return None;
         }
         let prompter = Prompter::new(Arc::new(self.plan.warmup(1)), Arc::clone(self.vocabulary));
@@ -160,6 +165,9 @@ impl ColdStart<'_> {
 
     async fn look(&self, marked: Option<&Marked>) -> Seen {
         if let Some(marked) = marked {
+            if self.gauges().await == Some(0.0) {
+                return Seen::Cold(FlushProof::NoEvictableTokens);
+            }
             let found = self.ask(marked).await;
             let is_warm = |cached: &Option<u32>| cached.is_some_and(|cached| cached > self.slack());
             let places = (0..).map(Rank).zip(&found);
@@ -186,8 +194,8 @@ impl ColdStart<'_> {
     /// Cached tokens of all ranks together that no request holds; none unless every rank shows them.
     async fn gauges(&self) -> Option<f64> {
         let site = self.outside.site;
-        let shown = target::evictable(&target::scrape(&site.http, &site.base).await?.exposition);
         let ranks = usize::try_from(site.facts.ranks?).ok()?;
+        let shown = target::evictable(&target::scrape(&site.http, self.outside.own()?).await?.exposition);
         (shown.len() >= ranks).then(|| shown.values().sum())
     }
 

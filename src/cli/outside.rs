@@ -1,6 +1,7 @@
-//! What is asked of the server beside the turns of a block: its counters before and after, its load once a second.
+//! What is asked of the server beside the turns of a block: its counters before and after, its load while they run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -9,7 +10,7 @@ use super::site::Site;
 use crate::clock::Clock;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Unread, When};
-use crate::target::{self, Scrape};
+use crate::target::{self, Kind, Scrape};
 use crate::units::public_address;
 
 /// Scrapes by the name under which their address is stored.
@@ -35,12 +36,16 @@ impl Outside<'_> {
     }
 
     /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no
-    /// stream waits for it, and a server that does not answer holds up nothing.
-    pub(super) fn sample(&self, clock: &Clock) -> Sampling {
+    /// stream waits for it, and a server that does not answer holds up nothing. A period of 0 asks nothing.
+    pub(super) fn sample(&self, period: Duration, clock: &Clock) -> Sampling {
         let stop = CancellationToken::new();
+        if period.is_zero() {
+            return Sampling { tasks: vec![], stop: stop.drop_guard() };
+        }
         let start = |(name, source): (String, &str)| {
             let name = Some(name).filter(|_| source != self.site.base);
-            let watching = target::watch(self.site.http.clone(), source.to_owned(), clock.clone(), stop.clone());
+            let watching =
+                target::watch(self.site.http.clone(), source.to_owned(), period, clock.clone(), stop.clone());
             let runtime = tokio::runtime::Handle::current();
             (name, tokio::task::spawn_blocking(move || runtime.block_on(watching)))
         };
@@ -60,9 +65,16 @@ impl Outside<'_> {
         sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
     }
 
-    /// The target's address and the further ones.
+    /// The target's address, unless asking it there would disturb what is measured.
+    pub(super) fn own(&self) -> Option<&str> {
+        let may_be = self.site.facts.kind.is_none_or(Kind::may_be_scraped);
+        may_be.then_some(&*self.site.base)
+    }
+
+    /// The addresses that are asked beside the turns: the target's own and the further ones.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.site.bases().chain(self.metrics_urls).map(String::as_str)
+        let own = self.own().into_iter().flat_map(|_| self.site.bases());
+        own.chain(self.metrics_urls).map(String::as_str)
     }
 
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.

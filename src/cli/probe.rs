@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::outside::Outside;
 use super::say;
 use super::site::{Opening, Site, route};
 use super::untold::{Asked, untold};
@@ -176,7 +177,7 @@ impl Prober<'_> {
         let after = self.key_signs().await;
         let mut arrived = key_arrived(before, &[], after);
         if arrived.is_none() && after.has_gauge() {
-            let looks = self.watch(after, fields).await?;
+            let looks = self.watch(fields).await?;
             arrived = key_arrived(after, &looks, after);
         }
         Ok(match arrived {
@@ -186,26 +187,23 @@ impl Prober<'_> {
         })
     }
 
-    /// What the gauges show while a turn runs, until one of them rises.
-    async fn watch(&self, before: KeySigns, fields: Fields) -> Result<Vec<KeySigns>, TargetError> {
+    /// What the gauges show while a turn runs. It is read to its end even when they have told enough: one that is cut goes on
+    /// in the server, where it delays a flush and is counted as part of the run.
+    async fn watch(&self, fields: Fields) -> Result<Vec<KeySigns>, TargetError> {
         let mut looks = vec![];
         let sending = self.send(fields, LONG);
         tokio::pin!(sending);
-        while key_arrived(before, &looks, before) != Some(true) {
+        loop {
             let looking = async {
                 tokio::time::sleep(LOOK).await;
                 self.key_signs().await
             };
             tokio::select! {
                 biased;
-                ended = &mut sending => {
-                    ended?;
-                    break;
-                },
+                ended = &mut sending => return ended.map(|_| looks),
                 look = looking => looks.push(look),
             }
         }
-        Ok(looks)
     }
 
     async fn key_signs(&self) -> KeySigns {
@@ -214,7 +212,8 @@ impl Prober<'_> {
             with_authorization: self.site.is_authorized(self.spec),
         };
         let mut signs = KeySigns::default();
-        for source in std::iter::once(&self.site.base).chain(&self.spec.server.metrics_urls) {
+        let outside = Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls };
+        for source in outside.addresses() {
             if let Some(scrape) = target::scrape(&self.site.http, source).await {
                 signs = signs.and(KeySigns::read(&scrape.exposition, carried));
             }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
 use super::export::ExportArgs;
-use super::export_file::{self, ExportFileArgs};
+use super::request_log::{self, RequestLogArgs};
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Survivors, Verdict};
 use crate::store::{self, RunDir, StoreError};
@@ -18,7 +18,7 @@ pub(super) struct ReportArgs {
     #[command(flatten)]
     export: ExportArgs,
     #[command(flatten)]
-    export_file: ExportFileArgs,
+    request_log: RequestLogArgs,
 }
 
 /// Renders what is there; a void run, or arms that cannot be compared, end with their own exit code.
@@ -27,19 +27,19 @@ pub(super) struct ReportArgs {
 /// When the directory holds nothing that this program can read.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     if let Err(StoreError::IsExperiment(dir)) = store::read_run(&args.dir) {
-        if args.export_file.is_given() {
+        if args.request_log.is_given() {
             let why = "--export-file: a log is joined with one run; give the directory of a block";
             return Err(Ended::new(Exit::Usage, why).into());
         }
         return super::compare::experiment_as(&dir, &args.export);
     }
     let mut report = load(&args.dir)?;
-    if args.export_file.is_given() {
+    if args.request_log.is_given() {
         if report.state == State::Running {
             let why = "--export-file: this run has not ended, or was killed; a log is joined with a finished run";
             return Err(Ended::new(Exit::Usage, why).into());
         }
-        let joined = export_file::join(&RunDir::of_finished(&args.dir), &args.export_file, report)?;
+        let joined = request_log::join(&RunDir::of_finished(&args.dir), &args.request_log, report)?;
         say::note(&joined.note);
         report = joined.report;
     }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use serde_json::Value;
 
 use super::exit::{Exit, ExitWith as _};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
-use crate::profile::ExperimentSpec;
+use crate::profile::{ExperimentSpec, check_stored};
 use crate::report::public_experiment;
 use crate::store::{self, Experiment};
 
@@ -24,7 +25,9 @@ pub(super) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentS
             "--resume: files keep no headers, bodies or addresses with secrets: give the whole command line again";
         return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
     }
-    serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)
+    let spec = serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)?;
+    check_stored(&spec).exit_with(Exit::Usage)?;
+    Ok(spec)
 }
 
 /// The seed of the first round, for a specification that draws it.
@@ -107,7 +110,8 @@ pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         }
         before.past.push(past);
         if past.1 != Ended::Failed {
-            let report = store::read_run(&dir.join(&block.dir)).exit_with(Exit::Usage)?;
+            let lost = || format!("block `{}`, which ran to its end: put it back, or begin anew with --out", block.dir);
+            let report = store::read_run(&dir.join(&block.dir)).with_context(lost).exit_with(Exit::Usage)?;
             before.results.push(BlockResult {
                 round: block.round,
                 arm: block.arm,
@@ -124,6 +128,36 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::profile::{Context, experiment_spec, raw};
+
+    #[test]
+    fn a_specification_that_someone_changed_is_checked_like_any_other() {
+        let arms = || vec![raw_arm("a"), raw_arm("b")];
+        let profile = raw::Profile { arm: arms(), ..raw::Profile::default() };
+        let context = Context { name: "x".into(), drawn_seed: 1, compares_arms: true };
+        let spec = serde_json::to_value(experiment_spec(&profile, &context).unwrap()).unwrap();
+        let read = |spec: &Value| stored_spec(&Experiment::new(spec.clone(), vec![]));
+        assert!(read(&spec).is_ok());
+        let changes = [
+            ("/arms", json!([])),
+            ("/arms", json!([spec["arms"][0]])),
+            ("/arms/1/name", json!("A")),
+            ("/arms/0/name", json!("../x")),
+            ("/arms/0/control", json!(true)),
+            ("/threshold", json!(-1.0)),
+            ("/rounds", json!(4_000_000_000_u32)),
+            ("/rounds", json!(0)),
+        ];
+        for (at, value) in changes {
+            let mut changed = spec.clone();
+            *changed.pointer_mut(at).unwrap() = value;
+            assert!(read(&changed).is_err(), "{at}");
+        }
+    }
+
+    fn raw_arm(name: &str) -> raw::Arm {
+        raw::Arm { name: Some(name.into()), target: Some("sim:round_robin".into()), ..raw::Arm::default() }
+    }
 
     #[test]
     fn what_differs_is_named_by_its_path_with_both_values() {

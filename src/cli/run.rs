@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
-use super::export_file::{self, ExportFileArgs};
 use super::gates::{GateArgs, any_fails};
 use super::output_args::{Lines, OutputArgs};
+use super::request_log::{self, RequestLogArgs};
 use super::site::{Opening, Site};
 use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
@@ -25,7 +25,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     address: AddressArgs,
     #[command(flatten)]
-    export_file: ExportFileArgs,
+    request_log: RequestLogArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -91,8 +91,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let measured = interrupt::block_on(args.output.grace, |stop| async move { Box::pin(job.run(&stop)).await });
     // A target that was never reached leaves nothing behind.
     let Measured { mut report, mut notes } = measured.inspect_err(|_| dir.remove_if_empty())?;
-    if args.export_file.is_given() {
-        match export_file::join(&dir, &args.export_file, report.clone()) {
+    if args.request_log.is_given() {
+        match request_log::join(&dir, &args.request_log, report.clone()) {
             Ok(joined) => {
                 report = joined.report;
                 notes.push(joined.note);

@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 
+use crate::units::steers;
 use anyhow::Context as _;
 
 /// Writes a result.
@@ -56,11 +57,11 @@ fn write(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The text with its control characters replaced; line ends and tabs stay.
+/// The text with the characters that steer replaced; line ends and tabs stay.
 fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && !matches!(c, '\n' | '\t') { out.push_str(&instead(c)) } else { out.push(c) }
+        if steers(c) && !matches!(c, '\n' | '\t') { out.push_str(&instead(c)) } else { out.push(c) }
     }
     out
 }
@@ -96,9 +97,9 @@ mod tests {
 
     #[test]
     fn control_characters_of_a_document_are_spelled_out() {
-        let text = "{\n \"a\": \"\u{9b}31m\u{7f}\"}";
+        let text = "{\n \"a\": \"\u{9b}31m\u{7f}\u{202e}\"}";
         let shown = harmless(text, |c| format!("\\u{:04x}", u32::from(c)));
-        assert!(!shown.chars().any(|c| c.is_control() && c != '\n'));
+        assert!(!shown.chars().any(|c| steers(c) && c != '\n'));
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(read(&shown), read(text));
     }

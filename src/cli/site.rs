@@ -75,7 +75,7 @@ impl Site {
         let has_own = profile.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
         let bases = if has_own { bases.iter().map(|base| without_user(base)).collect() } else { bases };
         let has_user = bases.iter().any(|base| without_user(base) != *base);
-        let api_key = std::env::var("OPENAI_API_KEY").ok().filter(|key| !(key.is_empty() || has_user));
+        let api_key = std::env::var(target::API_KEY).ok().filter(|key| !(key.is_empty() || has_user));
         let headers = common_headers(profile, api_key.as_deref()).exit_with(Exit::Usage)?;
         let http = transport(opening.spec.timeout.connect, &bases[0], &trust, headers).exit_with(Exit::Usage)?;
         if let Some(launch) = &opening.launch {

@@ -12,6 +12,10 @@ use crate::target::{self, Launched, Order, Readiness, Running, TargetError};
 /// How often a server that is not up yet is asked.
 const ASK: Duration = Duration::from_millis(250);
 
+/// How a command ends that leaves its server in the background.
+const ENDED_WELL: &str = "exit status 0";
+const STAYS: &str = " (a command must stay as long as its server: no `&` at its end, no daemon)";
+
 /// A command that starts the server of an arm.
 #[derive(Debug, Clone)]
 pub(super) struct Launch<'a> {
@@ -90,7 +94,10 @@ pub(super) async fn ready(
     };
     tokio::select! {
         biased;
-        how = started.end() => Err(refused(format!("the launched server ended before it was ready: {how}"))),
+        how = started.end() => {
+            let stays = if how.starts_with(ENDED_WELL) { STAYS } else { "" };
+            Err(refused(format!("the launched server ended before it was ready{stays}: {how}")))
+        },
         ready = until_ready(http, base, timeout) => match ready {
             Ok(Readiness::NotYet(said)) => Err(late(&said)),
             Err(why @ TargetError::Unreachable { .. }) => Err(late(&why.to_string())),

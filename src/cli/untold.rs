@@ -73,7 +73,11 @@ fn counters(asked: &Asked<'_>) -> &'static str {
         Some(Kind::Smg) => {
             "SMG has them on a port of its own: give it with --metrics-url (its --prometheus-port, 29000)"
         }
-        Some(Kind::Sim | Kind::Vllm | Kind::Dynamo | Kind::VllmRouter | Kind::Pegaflow) | None => {
+        Some(Kind::VllmRouter) => {
+            "its own /metrics would take a turn of its policy and is not asked: give its Prometheus port (--prometheus-port, \
+             29000) and its workers with --metrics-url"
+        }
+        Some(Kind::Sim | Kind::Vllm | Kind::Dynamo | Kind::Pegaflow) | None => {
             "give the addresses that have /metrics, of routers and nodes, with --metrics-url"
         }
     }
@@ -81,6 +85,10 @@ fn counters(asked: &Asked<'_>) -> &'static str {
 
 fn keys(asked: &Asked<'_>) -> &'static str {
     match asked.kind {
+        Some(Kind::Sglang) if asked.shows_metrics => {
+            "its gauge of keys still shows those of earlier requests, since only the next prefill refreshes it; on --api chat \
+             and completions another one counts key headers at once"
+        }
         Some(Kind::Sglang) => "start SGLang with --enable-metrics, whose gauges show the keys under way",
         Some(Kind::Smg) => {
             "its policies `manual` and `consistent_hashing` count them, at --metrics-url of its Prometheus port"
@@ -115,6 +123,7 @@ mod tests {
             (Kind::Vllm, &["--enable-prompt-tokens-details", "server.ranks"]),
             (Kind::LlamaCpp, &["--metrics"]),
             (Kind::Smg, &["--metrics-url", "x-smg-routed-worker-id"]),
+            (Kind::VllmRouter, &["--metrics-url", "--prometheus-port", "turn of its policy"]),
         ];
         for (kind, words) in flags {
             let said = of(kind, Api::Chat);

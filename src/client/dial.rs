@@ -1,7 +1,10 @@
-//! Which turns opened a connection of their own. reqwest does not say, so a layer around its connector tells the turn in
-//! whose task it runs.
+//! The connections of a pool: how many were opened, how many of them in the place of lost ones, and which turns waited for
+//! one. reqwest does not say, so a layer around its connector counts, and tells the turn in whose task it runs.
 
 use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tower_layer::Layer;
@@ -22,34 +25,90 @@ pub(super) async fn watched<F: Future>(work: F) -> (F::Output, bool) {
     DIALED.scope(Cell::new(false), work).await
 }
 
-/// The layer that notes calls of the connector.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Noting;
+/// Connections of one pool, or of several together.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Dials {
+    pub opened: u64,
+    /// Opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
+    pub again: u64,
+}
 
-/// A connector under [`Noting`].
-#[derive(Debug, Clone)]
-pub(super) struct Noted<S>(S);
+/// Counts the connections of a pool, and their uses. Clones share the counts.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Dialer(Arc<Counts>);
 
-impl<S> Layer<S> for Noting {
-    type Service = Noted<S>;
+#[derive(Debug, Default)]
+struct Counts {
+    opened: AtomicU64,
+    in_use: AtomicU64,
+    most_in_use: AtomicU64,
+}
 
-    fn layer(&self, connector: S) -> Noted<S> {
-        Noted(connector)
+/// Ends a use when it is dropped.
+#[derive(Debug)]
+pub(super) struct Use(Arc<Counts>);
+
+impl Dialer {
+    /// One exchange begins, which takes a connection.
+    pub(super) fn begin(&self) -> Use {
+        let Counts { opened: _, in_use, most_in_use } = &*self.0;
+        most_in_use.fetch_max(in_use.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Use(Arc::clone(&self.0))
+    }
+
+    pub(super) fn dials(&self) -> Dials {
+        let [opened, needed] = [&self.0.opened, &self.0.most_in_use].map(|count| count.load(Ordering::Relaxed));
+        Dials { opened, again: opened.saturating_sub(needed) }
     }
 }
 
-impl<S: Service<R>, R> Service<R> for Noted<S> {
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl std::iter::Sum for Dials {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, Self { opened, again }| Self {
+            opened: sum.opened + opened,
+            again: sum.again + again,
+        })
+    }
+}
+
+/// A connector whose connections are counted.
+#[derive(Debug, Clone)]
+pub(super) struct Noted<S> {
+    connector: S,
+    dialer: Dialer,
+}
+
+impl<S> Layer<S> for Dialer {
+    type Service = Noted<S>;
+
+    fn layer(&self, connector: S) -> Noted<S> {
+        Noted { connector, dialer: self.clone() }
+    }
+}
+
+impl<S: Service<R, Future: Send + 'static>, R> Service<R> for Noted<S> {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.connector.poll_ready(cx)
     }
 
-    fn call(&mut self, address: R) -> S::Future {
+    fn call(&mut self, address: R) -> Self::Future {
         // Outside of a turn nobody asks.
         let _ = DIALED.try_with(|dialed| dialed.set(true));
-        self.0.call(address)
+        let (dialing, dialer) = (self.connector.call(address), self.dialer.clone());
+        Box::pin(async move {
+            let connection = dialing.await?;
+            dialer.0.opened.fetch_add(1, Ordering::Relaxed);
+            Ok(connection)
+        })
     }
 }

@@ -4,10 +4,8 @@
 //! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -16,17 +14,18 @@ use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Shape, encode};
-use super::dial;
+use super::dial::{self, Dials};
 use super::ending::{Ended, Ending};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
 use super::place;
+use super::request::{Request, StampedBody, with_rank};
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
-use crate::units::{Micros, Rank};
+use crate::units::Micros;
 use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
@@ -70,8 +69,8 @@ pub struct Client(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// A pool of connections for each lane: a connection stays on the runtime that dialed it.
-    pools: Vec<reqwest::Client>,
+    /// One for each lane: a connection stays on the runtime that dialed it.
+    pools: Vec<Pool>,
     lanes: Lanes,
     url: Arc<str>,
     settings: Settings,
@@ -83,6 +82,14 @@ struct Inner {
     cancel: CancellationToken,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
     fresh: OnceLock<reqwest::Client>,
+    /// Counts those of `fresh`, which nobody uses again.
+    lost: dial::Dialer,
+}
+
+#[derive(Debug)]
+struct Pool {
+    http: reqwest::Client,
+    dialer: dial::Dialer,
 }
 
 impl Client {
@@ -105,12 +112,22 @@ impl Client {
             .collect::<Result<_, _>>()?;
         let pool = || {
             let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
-            Ok(builder.no_gzip().connector_layer(dial::Noting).build()?)
+            let dialer = dial::Dialer::default();
+            Ok(Pool { http: builder.no_gzip().connector_layer(dialer.clone()).build()?, dialer })
         };
         let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
         let url = settings.url.as_str().into();
-        let (lanes, secrets, fresh) = (lanes.clone(), secrets(&settings), OnceLock::new());
-        Ok(Self(Arc::new(Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh })))
+        let (lanes, secrets) = (lanes.clone(), secrets(&settings));
+        let (fresh, lost) = (OnceLock::new(), dial::Dialer::default());
+        let inner = Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh, lost };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The connections so far, with those that were opened ahead.
+    #[must_use]
+    pub fn dials(&self) -> Dials {
+        let Inner { pools, lost, .. } = &*self.0;
+        pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
@@ -121,7 +138,8 @@ impl Client {
         for number in 0..connections {
             let (inner, url) = (Arc::clone(&self.0), url.to_owned());
             self.0.lanes.spawn(number, &mut opening, async move {
-                let sending = inner.pool().get(url).headers(inner.headers.clone()).send();
+                let _in_use = inner.pool().dialer.begin();
+                let sending = inner.pool().http.get(url).headers(inner.headers.clone()).send();
                 if let Ok(response) = sending.await {
                     // Read to its end, or the connection could not be used again.
                     let _ = response.bytes().await;
@@ -161,7 +179,7 @@ impl Client {
             id: turn.id.clone(),
             key: turn.key.clone(),
             rank,
-            body: pinned(api, rank, body),
+            body: with_rank(api, rank, body),
             sent: Arc::clone(&sent),
         });
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
@@ -179,7 +197,7 @@ impl Client {
 
 impl Inner {
     /// The pool of the lane that asks.
-    fn pool(&self) -> &reqwest::Client {
+    fn pool(&self) -> &Pool {
         &self.pools[lanes::current() % self.pools.len()]
     }
 
@@ -204,7 +222,7 @@ impl Inner {
     /// Sends a request and waits for the head of its reply. A server may close a connection that idled in the pool in the
     /// instant in which it is used again: the request is then sent once more, on a connection of its own.
     async fn respond(&self, machine: &mut Machine, request: Box<Request>) -> reqwest::Result<reqwest::Response> {
-        let (reply, dialed) = dial::watched(self.post(self.pool(), &request)).await;
+        let (reply, dialed) = dial::watched(self.post(&self.pool().http, &request)).await;
         machine.record().reused_connection = Some(!dialed);
         match reply {
             Err(why) if !dialed && network::is_lost(&why) => {
@@ -229,13 +247,15 @@ impl Inner {
         let Settings { connect_timeout, url, trust, .. } = &self.settings;
         self.fresh.get_or_init(|| {
             let built = builder(*connect_timeout, url, trust)
-                .and_then(|builder| Ok(builder.no_gzip().pool_max_idle_per_host(0).build()?));
-            built.unwrap_or_else(|_| self.pools[0].clone())
+                .map(|builder| builder.no_gzip().pool_max_idle_per_host(0).connector_layer(self.lost.clone()))
+                .and_then(|builder| Ok(builder.build()?));
+            built.unwrap_or_else(|_| self.pools[0].http.clone())
         })
     }
 
     async fn exchange(&self, machine: &mut Machine, request: Box<Request>) -> End {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
+        let _in_use = self.pool().dialer.begin();
         let first_byte_at = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
         let mut ending = Ending::new(first_byte_at, self.cancel.clone());
         // In a box: what sending needs is large, and would take its place until the last chunk.
@@ -293,17 +313,6 @@ fn secrets(settings: &Settings) -> Arc<[String]> {
     settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
 }
 
-/// The body with the rank that is asked for, where the route reads it there: SGLang's own.
-fn pinned(api: Api, rank: Option<Rank>, body: Bytes) -> Bytes {
-    match (api, rank) {
-        (Api::Generate, Some(rank)) => {
-            let field = format!("{{\"routed_dp_rank\":{rank},");
-            [field.as_bytes(), body.get(1..).unwrap_or_default()].concat().into()
-        }
-        _ => body,
-    }
-}
-
 fn first_byte_end(limit: Duration) -> End {
     let why = format!("no byte of the reply within {}", humantime::format_duration(limit));
     End::Failed(Failure::FirstByteTimeout, why)
@@ -311,60 +320,6 @@ fn first_byte_end(limit: Duration) -> End {
 
 fn idle_end(limit: Duration) -> End {
     End::Failed(Failure::IdleTimeout, format!("silence for {}", humantime::format_duration(limit)))
-}
-
-/// One request, which may have to be sent twice.
-#[derive(Debug)]
-struct Request {
-    url: Arc<str>,
-    id: String,
-    key: Option<String>,
-    /// The rank that is asked for.
-    rank: Option<Rank>,
-    body: Bytes,
-    /// The first poll of its first body.
-    sent: Arc<OnceLock<Instant>>,
-}
-
-impl Request {
-    /// The same under another id: a server that did see the first one refuses it while it lives.
-    fn again(mut self, api: Api) -> Self {
-        let id = format!("{}-again", self.id);
-        let named = |id: &str| format!("\"rid\":\"{id}\"");
-        let old = named(&self.id);
-        if let Some(at) = memchr::memmem::rfind(&self.body, old.as_bytes()).filter(|_| api == Api::Generate) {
-            self.body = [&self.body[..at], named(&id).as_bytes(), &self.body[at + old.len()..]].concat().into();
-        }
-        Self { id, ..self }
-    }
-}
-
-/// A body that notes when it is first asked for.
-#[derive(Debug)]
-struct StampedBody {
-    bytes: Option<Bytes>,
-    sent: Arc<OnceLock<Instant>>,
-}
-
-impl http_body::Body for StampedBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        self.sent.get_or_init(Instant::now);
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }
 
 #[cfg(test)]
@@ -394,16 +349,6 @@ mod tests {
         Client::new(settings, &Lanes::default(), Clock::wall(), CancellationToken::new()).unwrap()
     }
 
-    #[test]
-    fn a_rank_is_asked_for_where_each_route_reads_it() {
-        for api in [Api::Chat, Api::Completions, Api::Generate] {
-            let body = pinned(api, Some(Rank(3)), Bytes::from_static(b"{\"text\":\"a\"}"));
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(body["text"], "a");
-            assert_eq!(body["routed_dp_rank"].as_u64(), (api == Api::Generate).then_some(3));
-        }
-    }
-
     #[tokio::test]
     async fn as_many_connections_are_opened_ahead_as_were_asked_for() {
         const ASKED: usize = 5;
@@ -427,7 +372,9 @@ mod tests {
                 });
             }
         });
-        client(&url).open_ahead(&url, ASKED).await;
+        let client = client(&url);
+        client.open_ahead(&url, ASKED).await;
         assert_eq!(answered.load(Ordering::SeqCst), ASKED);
+        assert_eq!(client.dials(), Dials { opened: ASKED as u64, again: 0 });
     }
 }

@@ -136,8 +136,9 @@ impl Machine {
         decoder.finish(|data| state.event(*api, events, record, data, fed.unwrap_or(at)));
         let tail_is_cut = !is_unreadable && self.state.unreadable.is_some();
         let outcome = self.outcome(end, tail_is_cut);
-        let Self { mut record, state, .. } = self;
+        let Self { mut record, state, secrets, .. } = self;
         state.sightings.settle(&mut record);
+        hide(&secrets, &mut record);
         if outcome.is_complete() && state.is_silence_zero {
             record.cached_tokens.get_or_insert(0);
         }
@@ -152,8 +153,7 @@ impl Machine {
             Ok(outcome) => return outcome,
             Err(failed) => failed,
         };
-        let hidden = self.secrets.iter().fold(detail, |text, secret| text.replace(secret.as_str(), "(hidden)"));
-        self.record.detail = Some(shorten(&hidden)).filter(|detail| !detail.is_empty());
+        self.record.detail = Some(shorten(&hidden(&self.secrets, &detail))).filter(|detail| !detail.is_empty());
         Outcome::Failed(failure)
     }
 
@@ -360,6 +360,23 @@ impl State {
                 self.add_text(Some(text))
             }
         }
+    }
+}
+
+/// A text of the server's without what no record may repeat.
+fn hidden(secrets: &[String], text: &str) -> String {
+    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "(hidden)"))
+}
+
+/// The same for what a record quotes of the server beside its error.
+fn hide(secrets: &[String], record: &mut TurnRecord) {
+    if secrets.is_empty() {
+        return;
+    }
+    let TurnRecord { place, request_id, finish, .. } = record;
+    *place = place.take().map(|place| place.renamed(|name| hidden(secrets, name)));
+    for text in [request_id, finish].into_iter().flatten() {
+        *text = hidden(secrets, text);
     }
 }
 

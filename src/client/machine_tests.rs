@@ -269,3 +269,19 @@ fn the_server_knows_better_than_the_pin_which_rank_it_was() {
         assert_eq!(record.oddities, oddities);
     }
 }
+
+#[test]
+fn nothing_that_a_record_quotes_of_the_server_repeats_a_secret() {
+    let secret = "sk-0123456789";
+    let event = format!(
+        "data: {{\"id\":\"chatcmpl-{secret}\",\"model\":\"w-{secret}\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"a\"}},\
+         \"finish_reason\":\"{secret}\"}}]}}\n\n"
+    );
+    let id = TurnId { group: 0, session: 0, turn: 0 };
+    let machine = Machine::new(Api::Chat, TurnRecord::planned("r".into(), id, None, Micros(0), 1));
+    let machine = machine.hiding([secret.to_owned()].into());
+    let mut machine = machine.reading(Some(PlaceField::Model), Asks::default());
+    machine.feed((event + DONE).as_bytes(), Micros(1));
+    let record = serde_json::to_string(&machine.finish(End::Clean, Micros(2)).0).unwrap();
+    assert!(record.contains("w-(hidden)") && !record.contains(secret), "{record}");
+}

@@ -9,9 +9,11 @@ mod machine;
 mod names;
 mod network;
 mod place;
+mod request;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};
+pub use dial::Dials;
 pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;

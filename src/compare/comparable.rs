@@ -1,6 +1,7 @@
 //! Whether two blocks of a round ran the same work.
 
 use super::info;
+use super::settings::Settings;
 use super::shape::{Difference, InfoDifference};
 use crate::report::{Host, KeyScope, KeySpec, RunReport, State, TimeoutSpec};
 
@@ -21,16 +22,8 @@ pub(super) struct Unlike {
 
 impl Unlike {
     /// Sets an arm beside the baseline of its round. A control arm differs by design: of it all is a remark.
-    pub(super) fn add(
-        &mut self,
-        round: u32,
-        arm: &str,
-        baseline: &RunReport,
-        other: &RunReport,
-        named: &[String],
-        is_control: bool,
-    ) {
-        let info = info::differences(round, arm, baseline, other, named);
+    pub(super) fn add(&mut self, round: u32, arm: &str, baseline: &RunReport, other: &RunReport, settings: &Settings) {
+        let info = info::differences(round, arm, baseline, other, &settings.server_info_may_differ);
         let unnamed = info.iter().filter(|difference| !difference.may_differ).map(|difference| Difference {
             round,
             arm: arm.to_owned(),
@@ -40,6 +33,7 @@ impl Unlike {
         });
         let work = differences(round, arm, baseline, other).into_iter().chain(unnamed);
         let (known, remarks) = (&mut self.differences, &mut self.remarks);
+        let is_control = settings.is_control(arm);
         work.for_each(|new| add_once(if is_control { &mut *remarks } else { &mut *known }, new));
         surroundings(round, arm, baseline, other).into_iter().for_each(|new| add_once(remarks, new));
         for new in info {

@@ -105,11 +105,12 @@ fn verdict(standing: Standing, better: Better) -> Verdict {
 }
 
 impl Contrast {
-    /// The largest change, as a share, that these rounds cannot tell from none: of two arms that are the same server, the noise
-    /// floor of the setup. None without an interval.
+    /// The largest change, as a share, inside the interval. Of an arm against itself it is the noise floor of the setup: what
+    /// such rounds cannot tell from none. None without an interval over rounds: one within a run knows nothing of how runs
+    /// differ.
     #[must_use]
     pub fn noise_floor(&self) -> Option<f64> {
-        let interval = self.interval?;
+        let interval = self.interval.filter(|interval| interval.basis == Basis::Rounds)?;
         let logs = LogInterval { low: interval.low.ln(), high: interval.high.ln() };
         Some(rounded(logs.reach().exp_m1()))
     }

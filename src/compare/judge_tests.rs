@@ -141,6 +141,7 @@ fn one_round_is_judged_inside_itself_and_says_so() {
     let comparison = compare(&blocks(&SLOWER[..1]), &settings(&[]), asked).unwrap();
     let primary = contrast(&comparison, "ttft_ms.mean");
     assert_eq!((primary.verdict, primary.interval.unwrap().basis), (Some(Verdict::Worse), Basis::WithinOneRun));
+    assert_eq!(primary.noise_floor(), None, "one run knows nothing of how runs differ");
     assert_eq!((primary.sign_flip, primary.smallest_effect), (None, None));
     let throughput = contrast(&comparison, "request_throughput");
     assert_eq!((throughput.interval, throughput.unjudged), (None, Some(Unjudged::FewRounds)));

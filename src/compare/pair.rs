@@ -50,26 +50,14 @@ type Rounds<'a> = BTreeMap<u32, &'a BlockResult>;
 pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -> Result<Comparison, CompareError> {
     let arms = by_arm(blocks, &settings.baseline)?;
     let (base_name, base) = &arms[0];
-    let is_control = |name: &str| settings.controls.iter().any(|control| control == name);
-    let mut found = Unlike::default();
-    for (arm, rounds) in &arms[1..] {
-        let both = both(base, rounds);
-        if both.is_empty() {
-            return Err(CompareError::NoCommonRound { baseline: (*base_name).into(), arm: (*arm).into() });
-        }
-        for (round, base, other) in both {
-            let (base, other) = (&base.report, &other.report);
-            found.add(round, arm, base, other, &settings.server_info_may_differ, is_control(arm));
-        }
-    }
+    let Unlike { differences, remarks, server_info } = unlike(&arms, settings)?;
     let mut rounds: Vec<u32> = blocks.iter().map(|block| block.round).collect();
     rounds.sort_unstable();
     rounds.dedup();
     let pooled = arms.iter().map(|(name, blocks)| {
         let all: Vec<_> = blocks.iter().map(|(round, block)| (*round, &block.report)).collect();
-        pool::arm(name, is_control(name), &all, &valid(blocks))
+        pool::arm(name, settings.is_control(name), &all, &valid(blocks))
     });
-    let Unlike { differences, remarks, server_info } = found;
     let mut comparison = Comparison {
         schema: SCHEMA,
         setting: setting(&firsts(&arms)),
@@ -96,7 +84,7 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         comparison.doubts.extend(doubt::order(base_name, arm, reports.clone()));
         comparison.costs.push(cost(arm, reports));
         let fate = Fate {
-            control: is_control(arm),
+            control: settings.is_control(arm),
             comparable: settings.allow_mismatch || !comparison.differences.iter().any(|of| of.arm == *arm),
         };
         let inside = if pairs.len() < LEAST_ROUNDS { within(&pairs, turns) } else { WithinRuns::default() };
@@ -108,6 +96,22 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
     };
     comparison.gates = gate::outcomes(&settings.fail_if, &comparison, &of_arm);
     Ok(comparison)
+}
+
+/// What the arms did not do alike, over every round that an arm has in common with the baseline.
+fn unlike(arms: &[(&str, Rounds<'_>)], settings: &Settings) -> Result<Unlike, CompareError> {
+    let (base_name, base) = &arms[0];
+    let mut found = Unlike::default();
+    for (arm, rounds) in &arms[1..] {
+        let both = both(base, rounds);
+        if both.is_empty() {
+            return Err(CompareError::NoCommonRound { baseline: (*base_name).into(), arm: (*arm).into() });
+        }
+        for (round, base, other) in both {
+            found.add(round, arm, &base.report, &other.report, settings);
+        }
+    }
+    Ok(found)
 }
 
 /// The rounds that both ran.

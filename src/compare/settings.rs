@@ -39,6 +39,11 @@ impl Settings {
             interrupted: None,
         }
     }
+
+    /// Whether the arm is shown and never judged.
+    pub(super) fn is_control(&self, arm: &str) -> bool {
+        self.controls.iter().any(|control| control == arm)
+    }
 }
 
 /// Reads the turns in a block's directory; none when they cannot be read.

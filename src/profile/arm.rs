@@ -19,7 +19,13 @@ pub(super) fn parse_arm(text: &str) -> Result<raw::Arm, ProfileError> {
     let mut parts = rest.split(';');
     let target = parts.next().filter(|target| !target.is_empty()).ok_or_else(wrong)?;
     let mut arm = raw::Arm { name: Some(name.to_owned()), target: Some(target.to_owned()), ..raw::Arm::default() };
+    let mut given: Vec<&str> = Vec::new();
     for part in parts {
+        let word = part.split_once('=').map_or(part, |(word, _)| word);
+        if given.contains(&word) {
+            return Err(ProfileError::arm(text, &format!("`{word}` stands there twice: give each option once")));
+        }
+        given.push(word);
         match part.split_once('=') {
             None if part == "control" => arm.control = Some(true),
             Some(("keys", value)) => arm.keys = Some(value.to_owned()),
@@ -46,9 +52,7 @@ pub(super) fn resolve_arm(arm: &raw::Arm, at: usize) -> Result<ArmSpec, ProfileE
     let label = name.clone().unwrap_or_else(|| format!("arm {}", at + 1));
     let wrong = |what: &str| ProfileError::arm(&label, what);
     let name = name.clone().filter(|name| !name.is_empty()).ok_or_else(|| wrong("give it a `name`"))?;
-    if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-        return Err(wrong("a name is letters, digits, `_`, `-` and `.`: it becomes a folder"));
-    }
+    check_name(&name)?;
     let target = target.as_deref().ok_or_else(|| wrong("give it a `target`, as in \"sim:round_robin\""))?;
     let target: Target = target.parse()?;
     if launch.is_some() && target.urls().is_empty() {
@@ -82,6 +86,35 @@ pub(super) fn resolve_arm(arm: &raw::Arm, at: usize) -> Result<ArmSpec, ProfileE
         metrics_urls,
         launch: launch.transpose()?,
     })
+}
+
+fn check_name(name: &str) -> Result<(), ProfileError> {
+    if name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) && name.chars().any(|c| c != '.') {
+        return Ok(());
+    }
+    Err(ProfileError::arm(name, "a name is letters, digits, `_`, `-` and `.`: it becomes a folder"))
+}
+
+/// Checks what arms must be to one another.
+///
+/// # Errors
+/// When there are fewer than two, two of one name, or no baseline.
+pub(super) fn check_arms(arms: &[ArmSpec]) -> Result<(), ProfileError> {
+    if arms.len() < 2 {
+        let got = arms.len();
+        let why = format!("a comparison needs two arms and got {got}: give --arm NAME=TARGET twice, or [[arm]] tables");
+        return Err(ProfileError::value("arm", why));
+    }
+    for (at, arm) in arms.iter().enumerate() {
+        check_name(&arm.name)?;
+        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
+            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
+        }
+    }
+    if arms[0].control {
+        return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
+    }
+    Ok(())
 }
 
 fn arm_keys(key: &str, word: Option<&str>) -> Result<ArmKeys, ProfileError> {
@@ -122,8 +155,17 @@ mod tests {
         assert_eq!((full.keys, full.prompts), (ArmKeys::PerTurn, ArmPrompts::Plan));
         assert_eq!(full.metrics_urls, ["http://h:2", "http://h:3/m"]);
         assert_eq!(arm("a=sim:round_robin;keys=none").unwrap().keys, ArmKeys::None);
-        let wrong =
-            ["http://h:1", "a=sim:x;colour=red", "a=sim:x;keys=some", "a=sim:x;prompts=few", "a=sim:x;metrics=h"];
+        let wrong = [
+            "http://h:1",
+            "a=sim:x;colour=red",
+            "a=sim:x;keys=some",
+            "a=sim:x;prompts=few",
+            "a=sim:x;metrics=h",
+            "a=sim:x;keys=none;keys=plan",
+            "a=sim:x;control;control",
+            "..=sim:x",
+            ".=sim:x",
+        ];
         for wrong in wrong {
             assert!(arm(wrong).is_err(), "{wrong}");
         }

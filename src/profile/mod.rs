@@ -4,22 +4,25 @@
 mod arm;
 mod builtin;
 mod error;
+mod experiment;
 mod gate;
 mod load;
 pub mod raw;
+mod request;
 mod resolve;
 #[cfg(test)]
 pub(crate) mod sample;
 mod spec;
 mod target;
+mod workload;
 
 pub use builtin::{builtin, builtins};
 pub use error::ProfileError;
+pub use experiment::{ArmKeys, ArmPrompts, ArmSpec, ExperimentSpec, LaunchSpec, Target, what_may_differ};
 pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
-pub use resolve::{Context, PRIMARY, THRESHOLD, experiment_spec, gates, run_spec};
+pub use resolve::{Context, PRIMARY, THRESHOLD, check_stored, experiment_spec, gates, run_spec};
 pub use spec::{
-    Api, ArmKeys, ArmPrompts, ArmSpec, ChatLayout, ExperimentSpec, Gaps, History, Isolate, KeyScope, KeySpec,
-    LaunchSpec, Length, LoadSpec, Order, Pacing, PlaceField, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec,
-    SimSpec, Target, TimeoutSpec, WorkloadSpec, what_may_differ,
+    Api, ChatLayout, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, PlaceField,
+    Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };

@@ -107,6 +107,7 @@ pub struct Server {
     pub flush_timeout: Option<String>,
     pub flush_command: Option<String>,
     pub isolate: Option<super::Isolate>,
+    pub sample_interval: Option<String>,
     pub ranks: Option<u32>,
     pub kv_tokens_per_rank: Option<u64>,
 }

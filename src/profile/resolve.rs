@@ -5,16 +5,15 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::request::{key_spec, request_spec};
+use super::workload::workload_spec;
 use super::{
-    Api, ChatLayout, ExperimentSpec, Gaps, Gate, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
-    Popularity, ProfileError, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec, arm, raw,
-    spec,
+    Api, ChatLayout, ExperimentSpec, Gaps, Gate, History, Length, LoadSpec, Pacing, ProfileError, PromptAs, RunSpec,
+    ServerSpec, SimSpec, TimeoutSpec, arm, experiment, raw,
 };
-use crate::units::MOST_RANKS;
+use crate::units::{MOST_RANKS, public_address};
 
-use crate::units::public_address;
-
-type Checked<T> = Result<T, ProfileError>;
+pub(super) type Checked<T> = Result<T, ProfileError>;
 
 /// Longest span that a profile may give. Sums of some of them stay far from what a clock can hold.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -75,38 +74,39 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
     let run = run_spec(profile, context)?;
     let arms =
         profile.arm.iter().enumerate().map(|(at, arm)| arm::resolve_arm(arm, at)).collect::<Checked<Vec<_>>>()?;
-    if arms.len() < 2 {
-        let why = format!(
-            "a comparison needs two arms and got {}: give --arm NAME=TARGET twice, or [[arm]] tables",
-            arms.len()
-        );
-        return Err(ProfileError::value("arm", why));
-    }
-    for (at, arm) in arms.iter().enumerate() {
-        if arms[..at].iter().any(|earlier| earlier.name.eq_ignore_ascii_case(&arm.name)) {
-            return Err(ProfileError::arm(&arm.name, "two arms have this name; each needs one of its own"));
-        }
-    }
-    if arms[0].control {
-        return Err(ProfileError::arm(&arms[0].name, "the first arm is the baseline and cannot be a control"));
-    }
+    arm::check_arms(&arms)?;
     let rounds = one_to("experiment.rounds", profile.experiment.rounds.unwrap_or(6), MOST_ROUNDS)?;
     let raw::Experiment { rounds: _, primary, threshold, fail_if: _, server_info_may_differ } = &profile.experiment;
     let threshold = threshold.unwrap_or(THRESHOLD);
-    if !THRESHOLDS.contains(&threshold) {
-        let why = format!("{threshold}: give the smallest relative change that matters, 0 to 1, such as 0.02 for 2 %");
-        return Err(ProfileError::value("experiment.threshold", why));
-    }
+    check_threshold(threshold)?;
     Ok(ExperimentSpec {
         run,
         rounds,
         primary: primary.clone().unwrap_or_else(|| PRIMARY.to_owned()),
         threshold,
         fail_if: gates(profile)?,
-        server_info_may_differ: server_info_may_differ.clone().unwrap_or_else(spec::what_may_differ),
+        server_info_may_differ: server_info_may_differ.clone().unwrap_or_else(experiment::what_may_differ),
         arms,
         aa: false,
     })
+}
+
+/// Checks again what a file held, which anyone may have changed since it was written.
+///
+/// # Errors
+/// As [`experiment_spec`], for the arms, the rounds and the threshold.
+pub fn check_stored(spec: &ExperimentSpec) -> Checked<()> {
+    arm::check_arms(&spec.arms)?;
+    one_to("experiment.rounds", spec.rounds.get(), MOST_ROUNDS)?;
+    check_threshold(spec.threshold)
+}
+
+fn check_threshold(threshold: f64) -> Checked<()> {
+    if THRESHOLDS.contains(&threshold) {
+        return Ok(());
+    }
+    let why = format!("{threshold}: give the smallest relative change that matters, 0 to 1, such as 0.02 for 2 %");
+    Err(ProfileError::value("experiment.threshold", why))
 }
 
 /// The gates of a profile.
@@ -115,202 +115,6 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
 /// Names the first that is none, and shows the grammar.
 pub fn gates(profile: &raw::Profile) -> Checked<Vec<Gate>> {
     profile.experiment.fail_if.iter().flatten().map(|gate| gate.parse()).collect()
-}
-
-fn workload_spec(raw: &raw::Workload, context: &Context) -> Checked<WorkloadSpec> {
-    if let Some(kind) = raw.kind.as_deref().filter(|kind| *kind != "gsp") {
-        return Err(match kind {
-            "trace" | "mixture" => ProfileError::not_built(format!("`workload.kind` = \"{kind}\"")),
-            _ => ProfileError::value("workload.kind", format!("\"{kind}\" is no kind of workload: give \"gsp\"")),
-        });
-    }
-    let ratio_is_given = raw.range_ratio.is_some();
-    let ratio = raw.range_ratio.unwrap_or(1.0);
-    if !(0.0..=1.0).contains(&ratio) {
-        return Err(ProfileError::value("workload.range_ratio", format!("{ratio} is out of range: give 0 to 1")));
-    }
-    let length = |key: &str, raw: Option<raw::Length>, default: u32, least: u32| {
-        if ratio_is_given && matches!(raw, Some(raw::Length::Between { .. })) {
-            let why = "min and max say the range already: leave out `workload.range_ratio`, or give one number";
-            return Err(ProfileError::value(key, why));
-        }
-        length(key, raw.unwrap_or(raw::Length::Exactly(default)), ratio, least)
-    };
-    let turns = at_least_one("workload.turns", raw.turns.unwrap_or(1))?;
-    let groups = at_least_one("workload.groups", raw.groups.unwrap_or(8))?;
-    let sessions_per_group = at_least_one("workload.sessions_per_group", raw.sessions_per_group.unwrap_or(12))?;
-    if u64::from(groups.get()) * u64::from(sessions_per_group.get()) * u64::from(turns.get()) > 100_000_000 {
-        let why = "groups × sessions_per_group × turns is above 100 million turns: give smaller numbers";
-        return Err(ProfileError::value("workload.groups", why));
-    }
-    Ok(WorkloadSpec {
-        groups,
-        sessions_per_group,
-        turns,
-        system_tokens: length("workload.system_tokens", raw.system_tokens, 4096, 0)?,
-        question_tokens: length("workload.question_tokens", raw.question_tokens, 128, 1)?,
-        output_tokens: length("workload.output_tokens", raw.output_tokens, 64, 1)?,
-        popularity: popularity(raw.popularity.as_ref())?,
-        order: raw.order.unwrap_or(Order::Shuffled),
-        history: history(raw.history.as_deref(), turns, context)?,
-        seed: raw.seed.unwrap_or(context.drawn_seed),
-    })
-}
-
-/// A length and `range_ratio` as bench_serving means it: uniform in [max(1, floor(N·r)), N].
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the product is below a u32 and not negative"
-)]
-fn length(key: &str, raw: raw::Length, ratio: f64, least: u32) -> Checked<Length> {
-    let length = match raw {
-        raw::Length::Exactly(0) => Length { min: 0, max: 0 },
-        raw::Length::Exactly(max) => Length { min: ((f64::from(max) * ratio).floor() as u32).max(1), max },
-        raw::Length::Between { min, max } => Length { min, max },
-    };
-    if length.min < least {
-        return Err(ProfileError::value(key, format!("{} tokens are too few: give at least {least}", length.min)));
-    }
-    if length.max > 10_000_000 {
-        return Err(ProfileError::value(
-            key,
-            format!("{} tokens are above 10 million: no server takes them", length.max),
-        ));
-    }
-    if length.min > length.max {
-        let why = format!("min {} is above max {}: exchange them", length.min, length.max);
-        return Err(ProfileError::value(key, why));
-    }
-    Ok(length)
-}
-
-fn popularity(raw: Option<&raw::Popularity>) -> Checked<Popularity> {
-    match raw {
-        None => Ok(Popularity::Uniform),
-        Some(raw::Popularity::Word(word)) if word == "uniform" => Ok(Popularity::Uniform),
-        Some(raw::Popularity::Zipf(exponent)) if exponent.is_finite() && *exponent >= 0.0 => {
-            Ok(Popularity::Zipf(*exponent))
-        }
-        Some(raw::Popularity::Zipf(exponent)) => {
-            Err(ProfileError::value("workload.popularity", format!("zipf exponent {exponent}: give 0 or more")))
-        }
-        Some(raw::Popularity::Word(word)) => Err(ProfileError::value(
-            "workload.popularity",
-            format!("\"{word}\" is no popularity: give \"uniform\" or {{ zipf = 1.1 }}"),
-        )),
-    }
-}
-
-fn history(raw: Option<&str>, turns: NonZeroU32, context: &Context) -> Checked<History> {
-    match raw {
-        None if context.compares_arms && turns.get() > 1 => Ok(History::Synthetic),
-        None | Some("real") => Ok(History::Real),
-        Some("synthetic") => Ok(History::Synthetic),
-        Some("recorded") if context.compares_arms => Ok(History::Recorded),
-        Some("recorded") => {
-            let why =
-                "`gspbench ab` records it from its baseline, one arm alone has none: give \"real\" or \"synthetic\"";
-            Err(ProfileError::value("workload.history", why))
-        }
-        Some(word) => {
-            let why = format!("\"{word}\" is no history: give \"real\", \"synthetic\" or \"recorded\"");
-            Err(ProfileError::value("workload.history", why))
-        }
-    }
-}
-
-fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> Checked<KeySpec> {
-    let by = if turns.get() == 1 { KeyScope::Group } else { KeyScope::Session };
-    let headers = || ["x-smg-routing-key", "x-session-id"].map(str::to_owned).to_vec();
-    let headers = raw.headers.clone().unwrap_or_else(headers);
-    headers.iter().try_for_each(|name| check_header("key.headers", name, ""))?;
-    Ok(KeySpec {
-        by: raw.by.unwrap_or(by),
-        salt: raw.salt.unwrap_or(0),
-        headers,
-        body_field: Some(raw.body_field.clone().unwrap_or_else(|| "routing_key".to_owned())).filter(|f| !f.is_empty()),
-    })
-}
-
-/// Body fields that this program writes itself, with the way out; a second one of a name would be read by some servers and
-/// not by others.
-const RESERVED: [(&str, &str); 7] = [
-    ("messages", "the workload writes the prompt: leave it out"),
-    ("prompt", "the workload writes the prompt: leave it out"),
-    ("text", "the workload writes the prompt: leave it out"),
-    ("input_ids", "the workload writes the prompt: use `request.prompt_as` = \"ids\""),
-    ("stream", "every request is streamed: leave it out"),
-    ("model", "use `request.model`, or --model"),
-    ("rid", "each turn has an id of its own: leave it out"),
-];
-
-/// Headers that the connection writes itself.
-const FRAMING: [&str; 9] =
-    ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
-
-fn check_header(key: &str, name: &str, value: &str) -> Checked<()> {
-    let refused = |why: &str| Err(ProfileError::value(key, format!("`{name}`: {why}")));
-    if reqwest::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
-        return refused("no name that HTTP allows: letters, digits and dashes");
-    }
-    if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
-        return refused("the connection writes this header itself: leave it out");
-    }
-    // The value may be a secret, and is not repeated.
-    if reqwest::header::HeaderValue::from_str(value).is_err() {
-        return refused("its value holds characters that HTTP does not allow: give printable ASCII");
-    }
-    Ok(())
-}
-
-fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
-    let temperature = raw.temperature.unwrap_or(0.0);
-    if !(temperature.is_finite() && temperature >= 0.0) {
-        return Err(ProfileError::value(
-            "request.temperature",
-            format!("{temperature} is negative or no number: give 0 or more"),
-        ));
-    }
-    let extra_body = match serde_json::to_value(&raw.extra_body) {
-        Ok(serde_json::Value::Object(fields)) => fields,
-        _ => return Err(ProfileError::value("request.extra_body", "not a table that JSON can hold")),
-    };
-    let sampling = extra_body.get("sampling_params");
-    let choices = [Some(&extra_body), sampling.and_then(serde_json::Value::as_object)];
-    if choices.into_iter().flatten().any(|fields| fields.get("n").is_some_and(|n| n != 1)) {
-        return Err(ProfileError::value(
-            "request.extra_body.n",
-            "several choices a request cannot be timed: leave `n` out",
-        ));
-    }
-    for (field, way_out) in RESERVED {
-        if extra_body.contains_key(field) {
-            return Err(ProfileError::value(&format!("request.extra_body.{field}"), way_out));
-        }
-    }
-    for (name, value) in &raw.headers {
-        check_header("request.headers", name, value)?;
-    }
-    let insecure = raw.insecure.unwrap_or(false);
-    if insecure && raw.ca_file.is_some() {
-        let why = "it trusts anyone, so a certificate file says nothing: give one of the two";
-        return Err(ProfileError::value("request.insecure", why));
-    }
-    Ok(RequestSpec {
-        api: raw.api.unwrap_or(Api::Chat),
-        chat_layout: raw.chat_layout.unwrap_or(ChatLayout::System),
-        prompt_as: raw.prompt_as.unwrap_or(PromptAs::Text),
-        tokenizer: raw.tokenizer.as_ref().map(Into::into),
-        model: raw.model.clone(),
-        temperature,
-        ignore_eos: raw.ignore_eos.unwrap_or(true),
-        extra_body,
-        headers: raw.headers.clone(),
-        ca_file: raw.ca_file.as_ref().map(Into::into),
-        insecure,
-        place_field: raw.place_field,
-    })
 }
 
 fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
@@ -368,6 +172,9 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
     })
 }
 
+/// Between two looks at the server's load.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
     raw.metrics_urls.iter().flatten().try_for_each(|url| http_url("server.metrics_urls", url))?;
     if raw.isolate.is_some() && (raw.flush == Some(true) || raw.flush_command.is_some()) {
@@ -378,7 +185,13 @@ fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
         let why = "`server.flush` = false leaves the cache as it is: give one of them";
         return Err(ProfileError::value("server.flush_command", why));
     }
+    let sample_interval = span("server.sample_interval", raw.sample_interval.as_deref(), Duration::from_secs(1))?;
+    if !sample_interval.is_zero() && sample_interval < LEAST_INTERVAL {
+        let why = "more than ten looks a second would burden the server: give \"100ms\" or more, or 0 for none";
+        return Err(ProfileError::value("server.sample_interval", why));
+    }
     Ok(ServerSpec {
+        sample_interval,
         metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
         flush: raw.flush.unwrap_or(raw.isolate.is_none()),
         flush_command: raw.flush_command.clone(),
@@ -435,7 +248,7 @@ fn check_combinations(spec: &RunSpec) -> Checked<()> {
     Ok(())
 }
 
-fn at_least_one(key: &str, n: u32) -> Checked<NonZeroU32> {
+pub(super) fn at_least_one(key: &str, n: u32) -> Checked<NonZeroU32> {
     NonZeroU32::new(n).ok_or_else(|| ProfileError::value(key, "0 leaves nothing to do: give at least 1"))
 }
 

@@ -1,7 +1,7 @@
 //! Each refusal names the key and the way out; each default is the documented one.
 
 use super::*;
-use crate::profile::load;
+use crate::profile::{KeyScope, load};
 
 fn context() -> Context {
     Context { name: "test".into(), drawn_seed: 99, compares_arms: false }
@@ -103,6 +103,7 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
         ("timeout.connect = \"11y\"", "`timeout.connect`", "10 years"),
         ("timeout.first_byte = \"11y\"", "`timeout.first_byte`", "10 years"),
         ("timeout.idle = \"11y\"", "`timeout.idle`", "10 years"),
+        ("server.sample_interval = \"50ms\"", "`server.sample_interval`", "0 for none"),
         ("server.flush_timeout = \"11y\"", "`server.flush_timeout`", "10 years"),
         ("server.ranks = 4097", "`server.ranks`", "4096"),
         ("server.ranks = 4294967295", "`server.ranks`", "4096"),

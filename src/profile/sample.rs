@@ -57,6 +57,7 @@ pub(crate) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
         server: ServerSpec {
             flush_command: None,
             isolate: None,
+            sample_interval: Duration::from_secs(1),
             metrics_urls: vec![],
             flush: true,
             flush_timeout: Duration::from_secs(60),

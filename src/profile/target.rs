@@ -35,7 +35,11 @@ fn is_http(text: &str) -> bool {
 
 /// A base URL without its trailing slash; `text` is what an error names.
 fn base_url(text: &str, url: &str) -> Result<String, ProfileError> {
-    reqwest::Url::parse(url).map_err(|why| ProfileError::target(text, &why.to_string()))?;
+    let parsed = reqwest::Url::parse(url).map_err(|why| ProfileError::target(text, &why.to_string()))?;
+    // Routes are put behind it, and would become a part of either.
+    if parsed.fragment().is_some() || url.contains(char::is_whitespace) {
+        return Err(ProfileError::target(text, "an address has no `#` and no blanks"));
+    }
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let base = base.trim_end_matches('/');
     Ok(query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}")))
@@ -68,7 +72,10 @@ fn policy(text: &str, given: &str, example: &str) -> Result<(String, BTreeMap<St
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| ProfileError::target(text, "settings after the policy are key=value, by commas"))?;
-        settings.insert(key.trim().replace('_', "-"), value.trim().to_owned());
+        let key = key.trim().replace('_', "-");
+        if settings.insert(key.clone(), value.trim().to_owned()).is_some() {
+            return Err(ProfileError::target(text, &format!("`{key}` stands there twice: give each setting once")));
+        }
     }
     Ok((policy.to_owned(), settings))
 }
@@ -114,8 +121,8 @@ mod tests {
         for (text, base) in cases {
             assert_eq!(text.parse::<Target>().unwrap(), Target::Url(base.into()));
         }
-        let no_url = ["http://", "https:///", "localhost:1"];
-        let no_sim = ["sim:", "sim:round_robin,ranks"];
+        let no_url = ["http://", "https:///", "localhost:1", "http://h:1#x", "http://h:1 ", "http://h:1/a b"];
+        let no_sim = ["sim:", "sim:round_robin,ranks", "sim:a,ranks=2,ranks=3", "sim:a,kv-tokens=2,kv_tokens=3"];
         let no_pin =
             ["pin:oracle", "pin:@http://h", "pin:oracle@h", "pin:oracle@http://h,http://h/", "pin:a,b@http://h"];
         for wrong in no_url.into_iter().chain(no_sim).chain(no_pin) {

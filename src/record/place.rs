@@ -47,6 +47,16 @@ impl Place {
         })
     }
 
+    /// The same place, its names changed.
+    #[must_use]
+    pub fn renamed(self, rename: impl Fn(&str) -> String) -> Self {
+        match self {
+            Self::Rank(rank) => Self::Rank(rank),
+            Self::Node(name) => Self::Node(rename(&name)),
+            Self::Pair { prefill, decode } => Self::Pair { prefill: rename(&prefill), decode: rename(&decode) },
+        }
+    }
+
     /// In as few characters as a sequence of places has room for.
     #[must_use]
     pub fn short(&self) -> String {

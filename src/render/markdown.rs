@@ -1,6 +1,7 @@
 //! A page as GitHub markdown, to be pasted into a pull request: ASCII markup, no HTML but `<details>`.
 
 use super::page::{Grid, Mark, Page, Section};
+use crate::units::steers;
 
 /// GitHub takes 65,536 characters in a comment or a description; the rest is for whoever writes above and below.
 const MOST_CHARACTERS: usize = 60_000;
@@ -48,7 +49,7 @@ fn section(section: &Section) -> String {
         }),
         Section::Code { summary, lines } => fold(&mut out, summary, |out| {
             // Four blanks make code of any text; a fence could be closed by what stands inside.
-            lines.iter().for_each(|line| out.push_str(&format!("    {}\n", line.replace(char::is_control, " "))));
+            lines.iter().for_each(|line| out.push_str(&format!("    {}\n", line.replace(steers, " "))));
             out.push('\n');
         }),
     }
@@ -90,7 +91,7 @@ fn sign(mark: Mark) -> &'static str {
 
 /// Text inside a tag, where GitHub reads no markdown.
 fn as_html(text: &str) -> String {
-    text.replace(char::is_control, " ").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace(steers, " ").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Text of servers, files and users must not become markup; `~` twice in a line would strike out what is between.
@@ -103,7 +104,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '@' => out.push_str("&#64;"),
-            c if c.is_control() => out.push(' '),
+            c if steers(c) => out.push(' '),
             c => out.push(c),
         }
     }

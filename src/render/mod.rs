@@ -31,4 +31,6 @@ pub use run::run;
 pub use terminal::terminal;
 
 #[cfg(test)]
+mod comparison_tests;
+#[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ pub fn run(report: &RunReport) -> Page {
     }
     let loads = crate::report::loads(&report.server.series, report.server.kv_tokens_per_rank);
     if !loads.is_empty() {
-        let summary = "Load of the server, sampled at most once a second".into();
+        let summary = "Load of the server, as sampled while turns ran".into();
         sections.push(Section::Details { summary, tables: vec![places::load_grid(&loads)] });
     }
     if let Some(window) = &report.windows.steady {

@@ -4,6 +4,7 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use super::page::{Grid, Page, Section};
+use crate::units::steers;
 
 /// Columns after which plain lines wrap.
 const WIDTH: usize = 100;
@@ -51,7 +52,7 @@ fn printable(cells: &[String]) -> Vec<String> {
 
 /// Text of servers and files must not steer the terminal.
 fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
 /// Breaks between words; what follows is indented.
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn no_part_of_a_page_steers_the_terminal() {
-        let evil = || "a\u{1b}]0;x\u{7}\u{9b}31m".to_owned();
+        let evil = || "a\u{1b}]0;x\u{7}\u{9b}31m\u{202e}z\u{2066}\u{200f}\u{2028}".to_owned();
         let grid = || Grid { header: vec![evil(), evil()], rows: vec![vec![evil(), evil()]], marks: vec![] };
         let sections = vec![
             Section::Lines(vec![evil()]),
@@ -89,7 +90,7 @@ mod tests {
         ];
         let page = Page { title: evil(), sections };
         for text in [terminal(&page), super::super::markdown(&page)] {
-            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+            assert!(!text.chars().any(|c| steers(c) && c != '\n'), "{text:?}");
         }
     }
 

@@ -77,6 +77,9 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
     }));
     parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
     parts.extend(client.connections.map(|connections| plural(connections, "connection")));
+    parts.extend(
+        client.redials.filter(|redials| *redials > 0).map(|redials| format!("{} of them redials", whole(redials))),
+    );
     let mut lines = vec![format!("client: {}", parts.join(" · "))];
     lines.extend(client.rate.map(|rate| {
         let [planned, achieved] = [rate.planned, rate.achieved].map(|rate| or_dash(rate, figure));

@@ -6,9 +6,9 @@
 use super::latency::{Latency, millis};
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
+use super::server::{CounterDelta, KeySeen, ServerFacts, Unread};
 use super::shape::{
-    Client, CounterDelta, InFlight, KeySeen, Manifest, ObservedOracle, RunReport, SCHEMA, ServerFacts, StartRate,
-    State, Totals, Unread, Windows, WorkloadFacts,
+    Client, InFlight, Manifest, ObservedOracle, RunReport, SCHEMA, StartRate, State, Totals, Windows, WorkloadFacts,
 };
 use super::tally::Tally;
 use super::told::{Fact, FlushFacts};
@@ -43,6 +43,9 @@ pub struct Closing {
     pub spilled: Option<u64>,
     /// Most turns in flight at once, as the load loop counted.
     pub in_flight_max: Option<u64>,
+    /// Opened for the turns, before the first or later.
+    pub connections: Option<u64>,
+    /// Of these, beyond the most that were in use at once.
     pub redials: Option<u64>,
     /// How late this program's own runtime was, asked every 10 ms.
     pub runtime_lag: Distribution,
@@ -87,6 +90,7 @@ impl Closing {
             observed: None,
             spilled: None,
             in_flight_max: None,
+            connections: None,
             redials: None,
             runtime_lag: Distribution::default(),
             cpu_cores: None,
@@ -160,6 +164,7 @@ impl Accumulator {
             observed,
             spilled,
             in_flight_max,
+            connections,
             redials,
             runtime_lag,
             cpu_cores,
@@ -197,7 +202,7 @@ impl Accumulator {
             rate: start_rate(load, tally),
             cpu_cores,
             busiest_lane,
-            connections: tally.fresh_connections,
+            connections,
             redials,
             in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
             littles_law_ratio: littles_law_ratio(load, workload.sessions, &totals, &windows),

@@ -14,6 +14,8 @@ fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
         name: name.into(),
         labels: BTreeMap::from([("cache_source".into(), source.into())]),
         role: match name {
+            "llamacpp:prompt_tokens_total" => Some(CounterRole::ComputedTokens),
+            "llamacpp:prompt_tokens_cached_total" => Some(CounterRole::CachedTokens),
             "sglang:cached_tokens_total" => Some(CounterRole::CachedTokensFinished),
             "gspbench_sim_spilled_total" => Some(CounterRole::Spills),
             _ => None,
@@ -46,6 +48,19 @@ fn cached_tokens_of_client_and_server_must_agree() {
     assert_eq!(kinds(&with_counters(&[(name, "device", 1_020.0)]).warnings), [FindingKind::Hit]);
     assert_eq!(kinds(&with_counters(&[(name, "device", 1_100.0)]).voids), [FindingKind::Hit]);
     assert_eq!(kinds(&with_counters(&[("other", "device", 0.0)]).voids), []);
+}
+
+#[test]
+fn prompt_tokens_may_be_counted_in_two_parts() {
+    // Ten turns of 100 prompt tokens, all of them cached.
+    let parts = |computed| {
+        let [read, cached] =
+            [("llamacpp:prompt_tokens_total", computed), ("llamacpp:prompt_tokens_cached_total", 1_000.0)]
+                .map(|(name, value)| (name, "", value));
+        kinds(&with_counters(&[read, cached]).warnings)
+    };
+    assert_eq!(parts(0.0), []);
+    assert_eq!(parts(100.0), [FindingKind::Traffic]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::shape::{CounterDelta, ServerFacts};
+use super::server::{CounterDelta, ServerFacts};
 use crate::record::{CounterRole, Place, ServerCounter};
 
 impl CounterDelta {
@@ -42,9 +42,9 @@ impl CounterDelta {
 }
 
 impl ServerFacts {
-    /// Growth of a role over the run: as the target itself says it, else as the further addresses say it together (a
-    /// router may repeat its workers). None where nobody counts it, or a counter fell. A target that answers with the page
-    /// of one of its workers says nothing itself.
+    /// Growth of a role over the run: as the target's own addresses say it, all of them, else as the further ones say it
+    /// together (a router may repeat its workers). None where nobody counts it, or a counter fell. A target that answers
+    /// with the page of one of its workers says nothing itself.
     #[must_use]
     pub fn growth(&self, role: CounterRole) -> Option<f64> {
         self.sum(|counter| counter.role == Some(role))
@@ -57,31 +57,14 @@ impl ServerFacts {
     }
 
     fn sum(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
-        if self.other_addresses.is_empty() {
-            return self.sum_of_one(is_meant);
-        }
-        let meant: Vec<&CounterDelta> = self.counters.iter().filter(|counter| is_meant(counter)).collect();
-        let own: Vec<&String> = self.address.iter().chain(&self.other_addresses).collect();
-        let is_of = |counter: &&CounterDelta, address: &String| counter.source == *address;
-        let silent = own.iter().filter(|address| !meant.iter().any(|counter| is_of(counter, address))).count();
-        match (silent, meant.is_empty()) {
-            (_, true) => None,
-            // The target counts nothing itself: what stands behind it, together.
-            (silent, _) if silent == own.len() => meant.iter().map(|counter| counter.delta).sum(),
-            (0, _) => {
-                let counts = |counter: &&&CounterDelta| own.iter().any(|address| is_of(counter, address));
-                meant.iter().filter(counts).map(|counter| counter.delta).sum()
-            }
-            // A part of several addresses is no sum of all.
-            _ => None,
-        }
-    }
-
-    /// The same, of a target with one address.
-    fn sum_of_one(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
-        // Counters stand in the order of their addresses, the target's first.
+        let targets: Vec<&String> = self.address.iter().chain(&self.other_addresses).collect();
         let meant = self.counters.iter().filter(|counter| is_meant(counter));
-        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|of| Some(&of.source) == self.address.as_ref());
+        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|counter| targets.contains(&&counter.source));
+        let is_silent = |address: &&String| !own.iter().any(|counter| counter.source == **address);
+        if !own.is_empty() && targets.iter().any(is_silent) {
+            // A part of several addresses is no sum of all.
+            return None;
+        }
         let said = if own.is_empty() || self.passes_a_workers_page_on(&own, &further) { further } else { own };
         if said.is_empty() { None } else { said.iter().map(|counter| counter.delta).sum() }
     }
@@ -192,5 +175,16 @@ mod tests {
         let alone = [("http://router", 3.0, 30.0)];
         assert_eq!(of(None, &alone), (Some(3.0), Some(30.0)));
         assert_eq!(of(Some("vllm-router"), &alone), (None, None));
+        // Several such routers pass on pages of the same workers.
+        let counters = [page("http://router", 3.0, 30.0), page("http://second", 3.0, 30.0)];
+        let counters = counters.into_iter().chain(workers.map(|(source, cached, prompt)| page(source, cached, prompt)));
+        let facts = ServerFacts {
+            address: Some("http://router".into()),
+            other_addresses: vec!["http://second".into()],
+            kind: Some("vllm-router".into()),
+            counters: counters.flatten().collect(),
+            ..ServerFacts::default()
+        };
+        assert_eq!((facts.growth(CachedTokens), facts.growth(PromptTokens)), all);
     }
 }

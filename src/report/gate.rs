@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::metric::metric;
-use super::shape::{Client, Metrics, Oracle, RunReport, ServerFacts, Totals};
+use super::server::ServerFacts;
+use super::shape::{Client, Metrics, Oracle, RunReport, Totals};
 use crate::profile::{Condition, Gate};
 
 /// What a gate said of a run, or of an arm.

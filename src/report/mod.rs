@@ -23,10 +23,11 @@ mod reconcile;
 mod redact;
 mod sample;
 mod served;
+mod server;
 mod shape;
 mod simulated;
-mod slice;
 mod split;
+mod subtotal;
 mod survivors;
 mod tally;
 mod timeline;
@@ -49,10 +50,10 @@ pub use placed::Attributing;
 pub use placement::{GroupPlaces, Placement};
 pub use redact::{HIDDEN, hide_fields, public_experiment};
 pub use sample::TurnSample;
+pub use server::{CounterDelta, KeySeen, ServerFacts, Unread, When};
 pub use shape::{
-    Client, CounterDelta, Drain, HitRate, Host, InFlight, KeySeen, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow,
-    RoundRobinOracle, RunReport, SCHEMA, ServerFacts, StartRate, State, Totals, Unread, When, Window, Windows,
-    WithFailures, WorkloadFacts,
+    Client, Drain, HitRate, Host, InFlight, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow, RoundRobinOracle,
+    RunReport, SCHEMA, StartRate, State, Totals, Window, Windows, WithFailures, WorkloadFacts,
 };
 pub use simulated::Simulated;
 pub use split::TtftSplit;

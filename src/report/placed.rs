@@ -7,9 +7,10 @@ use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
 use super::audit;
 use super::cold;
 use super::placement::{Placement, PlacementTally};
-use super::shape::{CounterDelta, ObservedOracle, PlaceRow, RunReport};
-use super::slice::Slice;
+use super::server::CounterDelta;
+use super::shape::{ObservedOracle, PlaceRow, RunReport};
 use super::split::{SplitTally, TtftSplit};
+use super::subtotal::Subtotal;
 use super::timeline::{Timeline, TimelineTally};
 use crate::profile::{Popularity, RunSpec};
 use crate::record::{CounterRole, Place, TurnRecord};
@@ -17,7 +18,7 @@ use crate::units::Rank;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Placed {
-    places: BTreeMap<Place, Slice>,
+    places: BTreeMap<Place, Subtotal>,
     affinity: AffinityTally,
     split: SplitTally,
     placement: PlacementTally,
@@ -66,8 +67,8 @@ impl Placed {
 
     pub(super) fn merge(&mut self, other: Self) {
         let Self { places, affinity, split, placement, timeline } = other;
-        for (place, slice) in places {
-            self.places.entry(place).or_default().merge(&slice);
+        for (place, subtotal) in places {
+            self.places.entry(place).or_default().merge(&subtotal);
         }
         self.affinity.merge(affinity);
         self.split.merge(&split);
@@ -89,7 +90,7 @@ impl Placed {
 
     /// A row a place; ranks that served nothing have one too, once any turn names its rank.
     fn rows(&self, ranks: Option<u32>) -> Vec<PlaceRow> {
-        let served = self.places.iter().map(|(place, slice)| (place.clone(), slice.row(place.clone())));
+        let served = self.places.iter().map(|(place, subtotal)| (place.clone(), subtotal.row(place.clone())));
         let mut rows: BTreeMap<Place, PlaceRow> = served.collect();
         if rows.keys().any(|place| matches!(place, Place::Rank(_))) {
             for rank in (0..ranks.unwrap_or(0)).filter_map(|rank| u16::try_from(rank).ok()).map(Rank) {

@@ -1,7 +1,8 @@
 //! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
 
 use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
-use super::shape::{RunReport, Unread, When};
+use super::server::{Unread, When};
+use super::shape::RunReport;
 use crate::record::CounterRole;
 
 /// Relative difference of cached tokens between client and server.
@@ -78,7 +79,10 @@ pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
 pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
     let totals = &report.totals;
     let client = as_f64(totals.prompt_tokens.filter(|_| totals.failed + totals.cancelled == 0)?);
-    let server = report.server.growth(CounterRole::PromptTokens)?;
+    let grown = |role| report.server.growth(role);
+    // llama.cpp counts apart what it computed and what it had.
+    let parts = || Some(grown(CounterRole::ComputedTokens)? + grown(CounterRole::CachedTokens)?);
+    let server = grown(CounterRole::PromptTokens).or_else(parts)?;
     let surplus = (server - client) / client.max(1.0);
     let verdict = TRAFFIC.judge(surplus)?;
     let finding = finding(

@@ -1,7 +1,8 @@
 //! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys.
 
 use super::audit::{Finding, FindingKind, Judged, Verdict, finding};
-use super::shape::{KeySeen, RunReport};
+use super::server::KeySeen;
+use super::shape::RunReport;
 use super::told::FlushProof;
 use crate::profile::KeyScope;
 

@@ -9,15 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
-use super::cold::ColdEvidence;
 use super::foreign::Foreign;
 use super::latency::Latency;
 use super::placement::Placement;
+use super::server::ServerFacts;
 use super::split::TtftSplit;
 use super::timeline::Timeline;
-use super::told::{FlushFacts, Untold};
 use crate::profile::{RunSpec, Target};
-use crate::record::{CounterRole, EndedBy, Place, PlaceLoad};
+use crate::record::{EndedBy, Place};
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 use crate::workload::{Aliasing, RouterKey};
@@ -139,93 +138,6 @@ pub struct RoundRobinOracle {
 pub struct ObservedOracle {
     pub reuse: f64,
     pub cold_pairs: u64,
-}
-
-/// The system under test, as it described itself and as its counters moved.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ServerFacts {
-    /// The base URL that the turns went to.
-    #[serde(default)]
-    pub address: Option<String>,
-    /// Further ones among which the client itself spread them.
-    #[serde(default)]
-    pub other_addresses: Vec<String>,
-    pub kind: Option<String>,
-    pub version: Option<String>,
-    pub model: Option<String>,
-    pub ranks: Option<u32>,
-    pub load_balance_method: Option<String>,
-    pub kv_tokens_per_rank: Option<u64>,
-    pub kv_tokens_total: Option<u64>,
-    /// Tokens of a cache page: cached tokens come in multiples of it.
-    #[serde(default)]
-    pub page_tokens: Option<u32>,
-    /// How the cache was emptied before the run, and what shows that it was.
-    #[serde(default)]
-    pub flush: Option<FlushFacts>,
-    /// Addresses whose process started again during the run, by its start time.
-    #[serde(default)]
-    pub restarted: Vec<String>,
-    /// What the first turns of all groups say of the cache at the start.
-    #[serde(default)]
-    pub cold: Option<ColdEvidence>,
-    /// What it does not tell, with what would make it.
-    #[serde(default)]
-    pub untold: Vec<Untold>,
-    /// The server's own description, raw.
-    pub info: Option<serde_json::Value>,
-    pub key_seen: KeySeen,
-    pub counters: Vec<CounterDelta>,
-    /// Addresses whose counters could not be read before the run, after it, or both.
-    #[serde(default)]
-    pub unread: Vec<Unread>,
-    /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
-    /// goes when there are more. Empty where the server tells none.
-    pub series: Vec<PlaceLoad>,
-}
-
-/// Whether the server's own metrics show that routing keys arrived.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeySeen {
-    Yes,
-    No,
-    #[default]
-    Unknown,
-}
-
-/// One counter before and after the run. Some servers show a counter only once it has moved: then `before` is null.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CounterDelta {
-    /// The address that was scraped.
-    pub source: String,
-    pub name: String,
-    pub labels: BTreeMap<String, String>,
-    /// What it counts, in words that all servers share.
-    #[serde(default)]
-    pub role: Option<CounterRole>,
-    /// The rank or node that it speaks of; absent for the whole server.
-    #[serde(default)]
-    pub place: Option<Place>,
-    pub before: Option<f64>,
-    pub after: Option<f64>,
-    pub delta: Option<f64>,
-}
-
-/// An address whose counters could not be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unread {
-    pub source: String,
-    pub when: When,
-}
-
-/// At which end of the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum When {
-    Before,
-    After,
-    Both,
 }
 
 /// Counts over the whole run. Tokens are those of complete turns, as the server counted them.
@@ -379,8 +291,9 @@ pub struct Client {
     /// Share of the measured part for which the busiest of the threads that carry streams was on a core, 0…1. Null in
     /// reports of earlier versions.
     pub busiest_lane: Option<f64>,
-    /// Connections that carried requests.
+    /// Connections opened for the turns, ahead of the first or later.
     pub connections: Option<u64>,
+    /// Of these, opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
     pub redials: Option<u64>,
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.

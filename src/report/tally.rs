@@ -22,7 +22,6 @@ pub(super) struct Tally {
     span: Option<Span>,
     /// Σ (done − sent): over the span, the mean number of turns in flight.
     busy_us: u64,
-    pub(super) fresh_connections: Option<u64>,
     pub(super) send_lag: Distribution,
     /// The part of it that no cap explains.
     pub(super) own_lag: Distribution,
@@ -83,7 +82,6 @@ impl Tally {
             cut_tokens: 0,
             span: None,
             busy_us: 0,
-            fresh_connections: None,
             send_lag: Distribution::default(),
             own_lag: Distribution::default(),
             cap_wait: Distribution::default(),
@@ -121,9 +119,6 @@ impl Tally {
 
     /// What every turn that was sent tells about the client, whatever became of it.
     fn add_span(&mut self, turn: &TurnRecord) {
-        if let Some(fresh) = turn.reused_connection.map(|reused| u64::from(!reused)) {
-            *self.fresh_connections.get_or_insert(0) += fresh;
-        }
         let Some(sent) = turn.sent_us else { return };
         let end = turn.done_us.or(turn.last_us).unwrap_or(sent);
         self.busy_us += end.since(sent).0;
@@ -170,7 +165,6 @@ impl Tally {
             cut_tokens,
             span,
             busy_us,
-            fresh_connections,
             send_lag,
             own_lag,
             cap_wait,
@@ -185,7 +179,6 @@ impl Tally {
         self.cut_tokens += cut_tokens;
         self.span = join(self.span, span, Span::join);
         self.busy_us += busy_us;
-        self.fresh_connections = sum(self.fresh_connections, fresh_connections);
         self.send_lag.merge(&send_lag);
         self.own_lag.merge(&own_lag);
         self.cap_wait.merge(&cap_wait);

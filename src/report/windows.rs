@@ -146,7 +146,9 @@ impl WindowTally {
 
     /// From the last start to the end of the run.
     pub(super) fn drain(&self, run: Option<Span>) -> Option<Drain> {
-        let (run, from_us) = (run?, self.marks.last_start?);
+        let run = run?;
+        // Due before it was sent: the run begins with what is sent.
+        let from_us = self.marks.last_start?.max(run.from);
         let seconds = run.to.since(from_us).as_secs();
         let whole = run.length().as_secs();
         (whole > 0.0).then(|| Drain { from_us, seconds: rounded(seconds), share: rounded(seconds / whole) })

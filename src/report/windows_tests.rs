@@ -97,4 +97,8 @@ fn the_drain_is_what_comes_after_the_last_start() {
     let drain = tally(marks(0, 9_000), &[]).drain(run(29_000)).unwrap();
     assert_eq!(drain, Drain { from_us: Micros(9_000 * MS), seconds: 20.0, share: rounded(20.0 / 29.0) });
     assert_eq!(tally(Marks::default(), &[]).drain(run(29_000)), None);
+    // All sessions were due at once, just before the first of them was sent.
+    let at_once = Some(Span { from: Micros(10 * MS), to: Micros(20 * MS) });
+    let drain = tally(marks(0, 9), &[]).drain(at_once).unwrap();
+    assert_eq!((drain.from_us, drain.seconds, drain.share), (Micros(10 * MS), 0.01, 1.0), "a share is at most 1");
 }

@@ -17,6 +17,8 @@ pub enum StoreError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("`{}` does not exist: give the folder that a run printed at its end", .0.display())]
     Missing(PathBuf),
+    #[error("`{}` is a device or a pipe, which has no end to read to: give a file or the folder of a run", .0.display())]
+    NoFile(PathBuf),
     #[error("`{}` holds no run.json: give the folder of a run", .0.display())]
     NoRun(PathBuf),
     #[error("`{}` is an experiment, not a run: give it alone to `gspbench compare`, or give one of its round-NN/ARM folders", .0.display())]

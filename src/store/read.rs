@@ -22,6 +22,9 @@ pub fn read_run(path: &Path) -> Result<RunReport, StoreError> {
     if !path.exists() {
         return Err(StoreError::Missing(path.to_owned()));
     }
+    if file.exists() && !file.is_file() {
+        return Err(StoreError::NoFile(file));
+    }
     if !file.exists() {
         let is_experiment = path.join(EXPERIMENT).exists();
         return Err(if is_experiment { StoreError::IsExperiment } else { StoreError::NoRun }(path.to_owned()));

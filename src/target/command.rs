@@ -49,7 +49,7 @@ impl Running {
     /// When no process can be started or the log not be written.
     pub async fn start(order: Order<'_>) -> Result<Self, TargetError> {
         let Order { program, command, log, stop_timeout } = order;
-        let refused = |why: String| TargetError::Launch { command: command.to_owned(), why };
+        let refused = TargetError::Launch;
         let mut guard = Command::new(program)
             .arg("guard")
             .arg("--stop-timeout-ms")
@@ -64,7 +64,7 @@ impl Running {
             // A terminal sends its interrupt to the whole group, and the guard has to outlast it.
             .process_group(0)
             .spawn()
-            .map_err(|why| refused(format!("it does not start: {why}")))?;
+            .map_err(|why| refused(format!("its guard: {why}")))?;
         let stdout = guard.stdout.take().ok_or_else(|| refused("its guard has no output".to_owned()))?;
         let mut lines = BufReader::new(stdout).lines();
         let group = match tokio::time::timeout(GUARD, lines.next_line()).await {
@@ -135,10 +135,13 @@ fn tail(log: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = std::fs::File::open(log)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS)))?;
+        // More than is shown: of a key that lies across the cut, an end would be left.
+        file.seek(SeekFrom::Start(length.saturating_sub(2 * LAST_WORDS)))?;
         let mut bytes = Vec::new();
-        file.take(LAST_WORDS).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" "))
+        file.take(2 * LAST_WORDS).read_to_end(&mut bytes)?;
+        let bytes = super::key::hidden(bytes);
+        let shown = bytes.len().saturating_sub(usize::try_from(LAST_WORDS).unwrap_or(usize::MAX));
+        Ok(String::from_utf8_lossy(&bytes[shown..]).split_whitespace().collect::<Vec<_>>().join(" "))
     };
     read().unwrap_or_default()
 }

@@ -38,6 +38,8 @@ enum PlaceLabel {
     None,
     Rank(&'static str),
     Node(&'static str),
+    /// An id that replies write in decimal digits, and metrics in hexadecimal ones.
+    HexNode(&'static str),
 }
 
 use CounterRole::{
@@ -61,7 +63,7 @@ const fn only(
 const DP_RANK: PlaceLabel = PlaceLabel::Rank("dp_rank");
 const ENGINE: PlaceLabel = PlaceLabel::Rank("engine");
 const WORKER: PlaceLabel = PlaceLabel::Node("worker");
-const WORKER_ID: PlaceLabel = PlaceLabel::Node("worker_id");
+const WORKER_ID: PlaceLabel = PlaceLabel::HexNode("worker_id");
 
 /// `prefill_effective_tokens` is the per-rank source; retracted work and chunk continuations are in `input` alone.
 /// `cached_tokens` counts at the request's end.
@@ -113,7 +115,9 @@ const DYNAMO: &[Known] = &[
 ];
 
 /// Attempts, not requests: a retried request counts at each worker that it tried.
-const SMG: &[Known] = &[known("smg_worker_cb_outcomes", Requests, WORKER)];
+const SMG: &[Known] = &[known(SMG_SENT, Requests, WORKER), known(SMG_OUTCOMES, Requests, WORKER)];
+const SMG_SENT: &str = "smg_worker_requests";
+const SMG_OUTCOMES: &str = "smg_worker_cb_outcomes";
 
 const VLLM_ROUTER: &[Known] = &[
     known("vllm_router_processed_requests", Requests, WORKER),
@@ -150,6 +154,10 @@ pub fn dialects(exposition: &Exposition) -> Vec<Dialect> {
 #[must_use]
 pub fn counters(exposition: &Exposition) -> Vec<ServerCounter> {
     let mut counters: Vec<ServerCounter> = exposition.samples.iter().filter_map(counter).collect();
+    // SMG 1.13 counts what it sends, and beside it how that ended; earlier ones only the latter.
+    if counters.iter().any(|counter| counter.name.starts_with(SMG_SENT)) {
+        counters.retain(|counter| !counter.name.starts_with(SMG_OUTCOMES));
+    }
     // SGLang's source `total` stands alone or repeats the others.
     let is_total = |counter: &ServerCounter| counter.labels.get("cache_source").is_some_and(|source| source == "total");
     if counters.iter().any(|counter| counter.labels.contains_key("cache_source") && !is_total(counter)) {
@@ -193,6 +201,9 @@ impl PlaceLabel {
             Self::None => None,
             Self::Rank(label) => labels.get(label)?.parse().ok().map(|rank| Place::Rank(Rank(rank))),
             Self::Node(label) => labels.get(label).map(|name| Place::Node(name.clone())),
+            Self::HexNode(label) => {
+                u64::from_str_radix(labels.get(label)?, 16).ok().map(|id| Place::Node(id.to_string()))
+            }
         }
     }
 }

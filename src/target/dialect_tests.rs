@@ -38,7 +38,7 @@ fn totals_of_real_scrapes_are_those_of_a_hand_written_table() {
             (CachedTokensFinished, None, 2272.0), (PromptTokens, None, 3030.0), (OutputTokens, None, 94.0),
             (Requests, None, 16.0),
         ]),
-        ("dynamo.pd.prefill_worker.metrics.txt", &[(Requests, Some("2a789756cc0f0548"), 3.0)]),
+        ("dynamo.pd.prefill_worker.metrics.txt", &[(Requests, Some("3060362345844770120"), 3.0)]),
         ("sglrouter.metrics.txt", &[
             (Requests, Some("http://127.0.0.1:8401"), 7.0), (Requests, Some("http://127.0.0.1:8402"), 7.0),
             (Requests, Some("http://127.0.0.1:8403"), 7.0),
@@ -87,6 +87,29 @@ fn a_total_may_be_doubled_and_a_created_twin_is_no_counter() {
     let counters = counters(&Exposition::parse(text));
     let seen: Vec<_> = counters.iter().map(|counter| (counter.role, counter.value)).collect();
     assert_eq!(seen, [(Fetched, 3.0), (PromptTokens, 5.0)]);
+}
+
+#[test]
+fn what_smg_sends_counts_once() {
+    let sent = "smg_worker_requests_total{worker=\"http://w:1\",model=\"m\"} 7\n";
+    let ended = "smg_worker_cb_outcomes_total{worker=\"http://w:1\",outcome=\"success\"} 6\n";
+    let requests = |text: &str| total(&counters(&Exposition::parse(text)), Requests, Some("http://w:1"));
+    let active = "smg_worker_requests_active{worker=\"http://w:1\"} 3\n";
+    for (text, counted) in [(format!("{sent}{ended}"), 7.0), (format!("{active}{ended}"), 6.0), (sent.to_owned(), 7.0)]
+    {
+        assert!((requests(&text) - counted).abs() < 1e-9, "{text}");
+    }
+}
+
+#[test]
+fn a_workers_id_is_that_of_replies() {
+    // As seen of one server: 10776803476576610544 in its replies.
+    let of = |id: &str| {
+        let text = format!("dynamo_component_requests_total{{dynamo_endpoint=\"generate\",worker_id=\"{id}\"}} 1\n");
+        counters(&Exposition::parse(&text))[0].place.clone()
+    };
+    assert_eq!(of("958ee5a9fb8b28f0"), Some(Place::Node("10776803476576610544".into())));
+    assert_eq!(of("none"), None);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use reqwest::StatusCode;
 use serde_json::Value;
 
 use super::join;
@@ -19,6 +20,8 @@ pub enum Flush {
     Accepted,
     /// The server has no such route.
     Unsupported,
+    /// A router has it, and the servers behind it do not, or it does not say why they failed.
+    Unreached(String),
     Refused(String),
 }
 
@@ -30,11 +33,33 @@ pub async fn flush(http: &reqwest::Client, base: &str, timeout: Duration) -> Flu
     // The ranks wait in the server; a little more than that here tells a hung server from a busy one.
     let sent = http.post(&url).timeout(timeout + Duration::from_secs(10)).send().await;
     match sent {
+        Ok(reply) if reply.status() == StatusCode::PARTIAL_CONTENT => partial(&bytes(reply).await.unwrap_or_default()),
         Ok(reply) if reply.status().is_success() => {
             drop(bytes(reply).await);
             Flush::Accepted
         }
-        other => refusal(other).await,
+        other => match refusal(other).await {
+            Flush::Refused(said) if said.contains(SOME_SERVERS) => Flush::Unreached(said),
+            other => other,
+        },
+    }
+}
+
+/// What a vllm-router says when a server behind it fails, for whatever reason; vLLM has no such route.
+const SOME_SERVERS: &str = "failed on one or more servers";
+
+/// SMG and sglang-router answer 206 when a server behind them did not flush. One without such a route never will; one that
+/// has it is busy.
+fn partial(body: &[u8]) -> Flush {
+    let said = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
+    let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect());
+    let failed = said.get("failed").and_then(Value::as_array).into_iter().flatten();
+    let errors: Vec<&str> = failed.filter_map(|failed| failed.get("error")?.as_str()).collect();
+    let has_no_route = |error: &&str| ["HTTP 404", "HTTP 405", "HTTP 501"].iter().any(|status| error.contains(status));
+    match errors.into_iter().find(|error| !has_no_route(error)) {
+        Some(busy) => Flush::Refused(format!("{message}: {busy}")),
+        None => Flush::Unreached(message),
     }
 }
 
@@ -111,6 +136,22 @@ mod tests {
         let ranks = [(0, 1_675.0), (1, 142.0)].map(|(rank, tokens)| (Place::Rank(Rank(rank)), tokens));
         assert_eq!(found, BTreeMap::from(ranks));
         assert!(evictable(&Exposition::parse("vllm:num_requests_running 0\n")).is_empty());
+    }
+
+    #[test]
+    fn a_router_that_says_partial_has_flushed_nothing_that_could_be_relied_on() {
+        let of = |errors: &[&str]| {
+            let failed: Vec<_> =
+                errors.iter().map(|error| serde_json::json!({"worker": "w", "error": error})).collect();
+            let said = serde_json::json!({"message": "0 succeeded, 2 failed", "failed": failed});
+            partial(said.to_string().as_bytes())
+        };
+        let said = Flush::Unreached("0 succeeded, 2 failed".into());
+        assert_eq!(of(&["flush_cache failed: HTTP 404 Not Found", "HTTP 405 Method Not Allowed"]), said);
+        assert_eq!(of(&[]), said);
+        let busy = of(&["HTTP 404 Not Found", "HTTP 400 Bad Request"]);
+        assert_eq!(busy, Flush::Refused("0 succeeded, 2 failed: HTTP 400 Bad Request".into()));
+        assert_eq!(partial(b"two of three"), Flush::Unreached("two of three".into()));
     }
 
     #[tokio::test]

@@ -47,6 +47,13 @@ impl Kind {
         matches!(self, Self::Smg | Self::VllmRouter | Self::Pegaflow)
     }
 
+    /// Whether `/metrics` at its own address may be read. A vllm-router passes the question on to the worker whose turn it is
+    /// by its policy: each answer is another worker's, and the next request goes elsewhere than it would have.
+    #[must_use]
+    pub fn may_be_scraped(self) -> bool {
+        self != Self::VllmRouter
+    }
+
     /// Whether a request can be pinned to one of its ranks.
     #[must_use]
     pub fn pins(self) -> bool {

@@ -6,6 +6,7 @@ mod dialect;
 mod flush;
 mod guard;
 mod identify;
+mod key;
 mod keys;
 mod launch;
 mod loads;
@@ -20,6 +21,7 @@ pub use dialect::{Dialect, counters, dialects};
 pub use flush::{Flush, evictable, flush, flush_by_command, reset};
 pub use guard::guard;
 pub use identify::Kind;
+pub use key::API_KEY;
 pub use keys::{Carried, KeySigns, key_arrived};
 pub use launch::{Launched, launch_sim};
 pub use ready::{Readiness, readiness};
@@ -38,8 +40,9 @@ pub enum TargetError {
     Refused { url: String, why: String },
     #[error("the simulated server: {0}")]
     Sim(String),
-    #[error("the server `{command}`: {why}")]
-    Launch { command: String, why: String },
+    /// Its command is not shown: it may hold secrets, and is as long as it likes.
+    #[error("the arm's server does not start: {0}")]
+    Launch(String),
 }
 
 impl TargetError {

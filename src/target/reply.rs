@@ -34,7 +34,8 @@ pub(super) async fn bytes(mut reply: Response) -> Result<Vec<u8>, ReplyError> {
         }
         body.extend_from_slice(&chunk);
     }
-    if is_gzip { inflated(&body) } else { Ok(body) }
+    let plain = if is_gzip { inflated(&body)? } else { body };
+    Ok(super::key::hidden(plain))
 }
 
 fn inflated(body: &[u8]) -> Result<Vec<u8>, ReplyError> {
@@ -54,6 +55,8 @@ pub(super) async fn words(mut reply: Response) -> String {
             _ => break,
         }
     }
+    // Before it is cut: half of a key is no longer found.
+    let mut body = super::key::hidden(body);
     body.truncate(QUOTED);
     String::from_utf8_lossy(&body).trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The load of each place once a second: from `/v1/loads`, which costs SGLang no scheduler round trip, else from the gauges
+//! The load of each place again and again: from `/v1/loads`, which costs SGLang no scheduler round trip, else from the gauges
 //! of `/metrics`. It runs on a connection of its own and never delays a turn; a question that is not answered in time
 //! leaves a hole in the series.
 
@@ -13,9 +13,6 @@ use crate::record::{Place, PlaceLoad};
 use crate::units::{Micros, Rank};
 use crate::wire::{Exposition, Sample};
 
-const PERIOD: Duration = Duration::from_secs(1);
-/// An answer older than this would stand at the wrong second.
-const PATIENCE: Duration = Duration::from_millis(900);
 /// Samples kept of each place; when there are more, every second one goes and the period doubles.
 const MOST_SAMPLES: usize = 3_600;
 
@@ -42,10 +39,16 @@ enum Answer {
     Silent,
 }
 
-/// Samples the places behind `base` until `stop`, which also cuts a question that is still open.
-pub async fn watch(http: reqwest::Client, base: String, clock: Clock, stop: CancellationToken) -> Vec<PlaceLoad> {
+/// Samples the places behind `base` once a `period` until `stop`, which also cuts a question that is still open.
+pub async fn watch(
+    http: reqwest::Client,
+    base: String,
+    period: Duration,
+    clock: Clock,
+    stop: CancellationToken,
+) -> Vec<PlaceLoad> {
     let mut series = Series::default();
-    let sampling = sample(&http, &base, &clock, &mut series);
+    let sampling = sample(&http, &base, period, &clock, &mut series);
     tokio::select! {
         () = stop.cancelled() => {}
         () = sampling => {}
@@ -54,24 +57,26 @@ pub async fn watch(http: reqwest::Client, base: String, clock: Clock, stop: Canc
 }
 
 /// Ends only when the server tells its load nowhere.
-async fn sample(http: &reqwest::Client, base: &str, clock: &Clock, series: &mut Series) {
+async fn sample(http: &reqwest::Client, base: &str, period: Duration, clock: &Clock, series: &mut Series) {
+    // An answer older than this would stand at the wrong instant.
+    let patience = period.mul_f64(0.9);
     let mut source = Source::Loads;
     let mut due = clock.now();
     loop {
         clock.sleep_until(due).await;
         let at: Micros = clock.now().into();
-        let mut answer = ask(http, base, source, at).await;
+        let mut answer = ask(http, base, source, patience, at).await;
         if answer == Answer::Nothing && series.samples.is_empty() && source == Source::Loads {
             source = Source::Metrics;
-            answer = ask(http, base, source, at).await;
+            answer = ask(http, base, source, patience, at).await;
         }
         match answer {
             Answer::Told(loads) => series.add(loads),
-            // Asking every second would only be noise on the server.
+            // Asking again would only be noise on the server.
             Answer::Nothing if series.samples.is_empty() => return,
             Answer::Nothing | Answer::Silent => {}
         }
-        due = (due + PERIOD * series.stride).max(clock.now());
+        due = (due + period * series.stride).max(clock.now());
     }
 }
 
@@ -79,7 +84,7 @@ async fn sample(http: &reqwest::Client, base: &str, clock: &Clock, series: &mut 
 #[derive(Debug)]
 struct Series {
     samples: Vec<PlaceLoad>,
-    /// Instants so far, and how many seconds lie between two.
+    /// Instants so far, and how many periods lie between two.
     instants: usize,
     stride: u32,
 }
@@ -108,12 +113,12 @@ impl Series {
     }
 }
 
-async fn ask(http: &reqwest::Client, base: &str, source: Source, at: Micros) -> Answer {
+async fn ask(http: &reqwest::Client, base: &str, source: Source, patience: Duration, at: Micros) -> Answer {
     let url = match source {
         Source::Loads => join(base, "/v1/loads"),
         Source::Metrics => super::server::metrics_url(base),
     };
-    let Ok(reply) = http.get(url).timeout(PATIENCE).send().await else { return Answer::Silent };
+    let Ok(reply) = http.get(url).timeout(patience).send().await else { return Answer::Silent };
     // A busy server may refuse for now; only one that does not know the question will never answer it.
     if reply.status().is_server_error() {
         return Answer::Silent;
@@ -279,7 +284,7 @@ mod tests {
         let stop = CancellationToken::new();
         let base = slow_at_first(stop.clone()).await;
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let series = watch(http, base, Clock::wall(), stop).await;
+        let series = watch(http, base, Duration::from_secs(1), Clock::wall(), stop).await;
         let seen: Vec<_> = series.iter().map(|load| (load.place.clone(), load.running)).collect();
         assert_eq!(seen, [(Place::Rank(Rank(3)), Some(7))]);
     }

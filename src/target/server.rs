@@ -56,21 +56,18 @@ pub struct Scrape {
 pub async fn ask(http: &reqwest::Client, base: &str, ready: &Readiness) -> Result<ServerFacts, TargetError> {
     let models = models(http, base).await?;
     let (info, mut facts) = describe(http, base).await;
-    let exposition = scrape(http, base).await.map(|scrape| scrape.exposition);
     let (readiness, health) = match ready {
         Readiness::Ready { route: "/health", said } => ("", said.clone()),
         // Only a router tells of workers, and its health tells which router.
         Readiness::Ready { said, .. } if said.contains("workers") => (&**said, text(http, base, "/health").await),
         _ => ("", String::new()),
     };
-    let marks = Marks {
-        info: info.as_ref(),
-        models: Some(&models),
-        readiness,
-        health: &health,
-        exposition: exposition.as_ref(),
+    let words = Marks { info: info.as_ref(), models: Some(&models), readiness, health: &health, ..Marks::default() };
+    let exposition = match kind(&words).is_none_or(Kind::may_be_scraped) {
+        true => scrape(http, base).await.map(|scrape| scrape.exposition),
+        false => None,
     };
-    facts.kind = kind(&marks);
+    facts.kind = kind(&Marks { exposition: exposition.as_ref(), ..words });
     facts.models = listed(&models);
     facts.shows_metrics = exposition.is_some();
     if facts.kind == Some(Kind::Vllm) {

@@ -1,12 +1,12 @@
 //! One SSE event of each API, read into what a turn needs. Shapes: `facts` of SGLang 0.5.23 and vLLM 0.32, llama.cpp,
-//! Dynamo; every field may be absent or null, unknown fields are ignored.
+//! Dynamo.
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::{Length, Loose, Number, Text, count};
+use super::fields::{Choice, Chunk, Generated, MetaInfo, has_text};
+use super::json::{Length, Number, Text};
 use super::place::{Spans, Stamps, Workers};
 
 /// What one event says.
@@ -187,149 +187,6 @@ fn add<'a>(to: &mut Option<Cow<'a, str>>, text: Option<Text<'a>>) {
         None => *to = Some(text),
         Some(before) => before.to_mut().push_str(&text),
     }
-}
-
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow)]
-    id: Option<Loose<'a>>,
-    #[serde(borrow)]
-    object: Option<Loose<'a>>,
-    #[serde(borrow)]
-    model: Option<Loose<'a>>,
-    #[serde(borrow)]
-    message: Option<Loose<'a>>,
-    #[serde(borrow)]
-    choices: Option<Vec<Option<Choice<'a>>>>,
-    usage: Option<Usage>,
-    sglext: Option<SglExt>,
-    nvext: Option<Value>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    index: Option<u32>,
-    #[serde(borrow)]
-    text: Option<Text<'a>>,
-    #[serde(borrow)]
-    delta: Option<Delta<'a>>,
-    /// In place of `delta` when the whole reply is one body.
-    #[serde(borrow)]
-    message: Option<Delta<'a>>,
-    #[serde(borrow)]
-    matched_stop: Option<Loose<'a>>,
-    #[serde(borrow)]
-    finish_reason: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow)]
-    content: Option<Text<'a>>,
-    #[serde(borrow)]
-    reasoning_content: Option<Text<'a>>,
-    #[serde(borrow)]
-    reasoning: Option<Text<'a>>,
-    #[serde(borrow)]
-    refusal: Option<Text<'a>>,
-    tool_calls: Option<Vec<Value>>,
-}
-
-impl Delta<'_> {
-    fn has_output(&self) -> bool {
-        [&self.content, &self.reasoning_content, &self.reasoning, &self.refusal]
-            .into_iter()
-            .any(|t| has_text(t.as_ref()))
-            || self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
-    }
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default, deserialize_with = "count")]
-    prompt_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    completion_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    reasoning_tokens: Option<u32>,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    #[serde(default, deserialize_with = "count")]
-    cached_tokens: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct CompletionDetails {
-    #[serde(default, deserialize_with = "count")]
-    reasoning_tokens: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct SglExt {
-    cached_tokens_details: Option<CachedDetails>,
-}
-
-#[derive(Deserialize)]
-struct CachedDetails {
-    #[serde(default, deserialize_with = "count")]
-    device: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    host: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    storage: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct Generated<'a> {
-    #[serde(borrow)]
-    text: Option<Text<'a>>,
-    #[serde(borrow)]
-    meta_info: Option<MetaInfo<'a>>,
-    output_ids: Option<Length>,
-    index: Option<u32>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct MetaInfo<'a> {
-    #[serde(borrow)]
-    id: Option<Loose<'a>>,
-    #[serde(borrow)]
-    finish_reason: Option<FinishReason<'a>>,
-    #[serde(default, deserialize_with = "count")]
-    prompt_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    completion_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    cached_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    reasoning_tokens: Option<u32>,
-    #[serde(default, deserialize_with = "count")]
-    dp_rank: Option<u16>,
-    queue_time: Option<Number>,
-    forward_entry_time: Option<Number>,
-    prefill_finished_time: Option<Number>,
-    request_received_ts: Option<Number>,
-    response_sent_to_client_ts: Option<Number>,
-}
-
-#[derive(Deserialize)]
-struct FinishReason<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Text<'a>,
-    #[serde(borrow)]
-    message: Option<Text<'a>>,
-    #[serde(borrow)]
-    matched: Option<Loose<'a>>,
-}
-
-fn has_text(text: Option<&Text<'_>>) -> bool {
-    text.is_some_and(|text| !text.0.is_empty())
 }
 
 #[cfg(test)]

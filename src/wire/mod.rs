@@ -1,5 +1,6 @@
 //! Bytes: the SSE decoder and the frames of each API. A leaf: it knows no clock, no turn and no server.
 
+mod fields;
 pub mod frame;
 mod json;
 mod place;

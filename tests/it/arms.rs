@@ -15,6 +15,8 @@ use crate::end_to_end::json;
 use crate::interrupt::wait_for;
 
 const GSPBENCH: &str = env!("CARGO_BIN_EXE_gspbench");
+/// The key that all commands find in their environment.
+const KEY: &str = "sk-S3CRETKEY";
 
 /// A directory with a profile, and what its commands wrote down.
 struct Lab {
@@ -65,6 +67,7 @@ impl Lab {
     fn ab(&self, arms: &[String]) -> Child {
         let mut command = Command::new(GSPBENCH);
         command.arg("ab").arg(self.profile(arms)).arg("--out").arg(self.path("out"));
+        command.env("OPENAI_API_KEY", KEY);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
@@ -145,11 +148,23 @@ fn an_interrupt_while_a_server_loads_waits_for_its_end() {
 #[test]
 fn a_server_that_ends_before_it_is_ready_is_quoted() {
     let lab = Lab::new();
-    let broken = lab.arm("broken", free_port(), "echo out of memory >&2; exit 7", "");
+    let broken = lab.arm("broken", free_port(), "echo out of memory, $OPENAI_API_KEY, $OPENAI_API_KEY >&2; exit 7", "");
     let (code, stderr) = end(lab.ab(&[lab.sim_arm("a", 20), broken]));
     assert_eq!(code, Some(3), "{stderr}");
-    assert!(stderr.contains("exit status 7") && stderr.contains("out of memory"), "{stderr}");
+    assert!(stderr.contains("exit status 7") && stderr.contains("out of memory, (hidden), (hidden)"), "{stderr}");
+    let file = std::fs::read_to_string(lab.path("out/ab.json")).unwrap();
+    assert!(file.contains("out of memory") && !file.contains(KEY) && !stderr.contains(KEY), "{file}");
     assert!(["a", "broken"].iter().flat_map(|arm| lab.groups(arm)).all(is_gone), "also what it had started");
+}
+
+#[test]
+fn a_command_that_leaves_its_server_in_the_background_is_told_to_stay() {
+    let lab = Lab::new();
+    let leaves = lab.arm("leaves", free_port(), "sleep 300 &", "");
+    let (code, stderr) = end(lab.ab(&[lab.sim_arm("a", 20), leaves]));
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("exit status 0") && stderr.contains("must stay"), "{stderr}");
+    assert!(["a", "leaves"].iter().flat_map(|arm| lab.groups(arm)).all(is_gone));
 }
 
 #[test]

@@ -92,6 +92,28 @@ fn a_locked_server_is_measured_whole_with_a_key_of_the_environment_or_of_the_pro
 }
 
 #[test]
+fn a_server_that_repeats_the_key_in_its_description_and_labels_tells_no_file() {
+    const KEY: &str = "sk-S3CRETKEY";
+    let json = |text: String| Answer::Whole(200, "application/json", text);
+    let server = Scripted::start(move |seen| match seen.path.split('?').next().unwrap_or_default() {
+        "/v1/models" => json(format!("{{\"data\":[{{\"id\":\"m\",\"owned_by\":\"{KEY}\"}}]}}")),
+        "/server_info" => json(format!(
+            "{{\"dp_size\":2,\"version\":\"1 {KEY}\",\"cmd\":\"serve --api-key {KEY}\",\"{KEY}\":[\"{KEY}\"]}}"
+        )),
+        "/metrics" => Answer::Whole(200, "text/plain", format!("sglang:num_requests_total{{key=\"{KEY}\"}} 5\n")),
+        "/flush_cache" => Answer::Whole(200, "text/plain", format!("Flushed for {KEY}.\n")),
+        "/v1/chat/completions" => Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12)),
+        _ => Answer::Whole(404, "application/json", format!("{{\"error\":\"{KEY}\"}}")),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, printed) = gspbench(&[&["run", "--target", &server.url], &SMALL[..]].concat(), KEY, dir.path());
+    assert!(matches!(exit, 0 | 4), "{printed}");
+    assert!(!printed.contains("S3CRET"), "{printed}");
+    assert_eq!(files_with("S3CRET", dir.path()), Vec::<String>::new());
+    assert!(!files_with("(hidden)", dir.path()).is_empty(), "it was said, and hidden");
+}
+
+#[test]
 fn no_file_of_an_experiment_holds_a_secret_wherever_it_was_given() {
     let server = locked();
     let dir = tempfile::tempdir().unwrap();

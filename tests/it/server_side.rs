@@ -46,6 +46,17 @@ fn the_load_of_every_rank_is_sampled_during_the_run_and_shown() {
 }
 
 #[test]
+fn a_load_that_is_not_to_be_looked_at_is_not_asked_for() {
+    let loads = || server(|seen| (seen.path == "/v1/loads").then(|| Answer::Whole(200, "text/plain", "{}".to_owned())));
+    let asked = |server: &Scripted| server.seen().iter().filter(|seen| seen.path == "/v1/loads").count();
+    let (usual, off) = (loads(), loads());
+    valid_run(&usual, &[]);
+    valid_run(&off, &["--sample-interval=0"]);
+    assert!(asked(&usual) > 0);
+    assert_eq!(asked(&off), 0);
+}
+
+#[test]
 fn a_server_that_holds_every_question_beside_the_turns_delays_none_of_them() {
     let held = server(|seen| (seen.path == "/v1/loads").then(|| Answer::Steps(vec![Step::Hold])));
     let (report, printed) = valid_run(&held, &[]);
@@ -150,7 +161,8 @@ fn a_warm_server_voids_a_run_that_was_to_begin_cold() {
         seen.path.starts_with("/flush").then(|| Answer::Whole(200, "text/plain", "Cache flushed.\n".to_owned()))
     });
     let (exit, report, printed) = run(&lying.url, &[]);
-    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned()]), "{printed}");
+    // By the prompt that each rank was asked for again, and by what the groups found.
+    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned(); 2]), "{printed}");
     assert!(printed.contains("VOID(warm)"), "{printed}");
     // Left warm on purpose, it is only warned of.
     let (exit, report, printed) = run(&sim.url, &["--no-flush-cache"]);
@@ -196,7 +208,8 @@ fn a_server_without_a_flush_begins_cold_by_a_salt() {
 fn a_command_flushes_in_place_of_the_server() {
     let sim = Sim::start(&["--ranks=2"]);
     let (exit, report, printed) = run(&sim.url, &["--flush-command", "test -n \"$GSPBENCH_TARGET\" # S3CRET"]);
-    assert_eq!((exit, &report["server"]["flush"]["by"]), (0, &"command".into()), "{printed}");
+    assert_eq!((exit, &report["server"]["flush"]["by"]), (4, &"command".into()), "{printed}");
+    assert!(printed.contains("VOID(warm)"), "a command that flushes nothing is found out: {printed}");
     assert!(!report.to_string().contains("S3CRET"), "a command may hold a password");
     let dir = tempfile::tempdir().unwrap();
     let args =
@@ -284,6 +297,44 @@ fn where_only_gauges_show_keys_they_are_watched_while_a_keyed_request_runs() {
         let (report, printed) = valid_run(&with_key_gauge(sees), &[]);
         assert_eq!(report["server"]["key_seen"], told, "{printed}");
     }
+}
+
+#[test]
+fn a_request_that_was_watched_has_ended_before_the_flush() {
+    #[derive(Default)]
+    struct State {
+        is_running: bool,
+        was_seen: bool,
+        flushed_meanwhile: bool,
+    }
+    let state = std::sync::Arc::new((Mutex::new(State::default()), Condvar::new()));
+    let shared = std::sync::Arc::clone(&state);
+    let server = server(move |seen| {
+        let (state, changed) = &*shared;
+        let mut state = state.lock().unwrap();
+        if seen.path == "/metrics" {
+            state.was_seen |= state.is_running;
+            changed.notify_all();
+            let keys = u32::from(state.is_running);
+            return Some(Answer::Whole(200, "text/plain", format!("sglang:routing_keys_active {keys}\n")));
+        }
+        if seen.path.starts_with("/flush") {
+            state.flushed_meanwhile |= state.is_running;
+            changed.notify_all();
+        }
+        if seen.path == "/v1/chat/completions" && seen.json()["max_tokens"] == 128 {
+            state.is_running = true;
+            state = changed.wait_while(state, |state| !state.was_seen).unwrap();
+            // Long enough for one that does not wait for the end.
+            let grace = std::time::Duration::from_millis(500);
+            state = changed.wait_timeout_while(state, grace, |state| !state.flushed_meanwhile).unwrap().0;
+            state.is_running = false;
+        }
+        None
+    });
+    let (report, printed) = valid_run(&server, &[]);
+    assert_eq!(report["server"]["key_seen"], "yes", "{printed}");
+    assert!(!state.0.lock().unwrap().flushed_meanwhile);
 }
 
 #[test]
@@ -422,4 +473,84 @@ fn odd_counts_and_ranks_fail_neither_the_probe_nor_a_turn() {
         );
         assert_eq!(report["affinity"]["attribution"]["known"], 0, "{rank}");
     }
+}
+
+/// A router over llama.cpp by its words, with this word on a flush.
+fn router(health: &'static str, flush: (u16, &'static str)) -> Scripted {
+    server(move |seen| {
+        let json = |body: &str| Some(Answer::Whole(200, "application/json", body.to_owned()));
+        match seen.path.split('?').next().unwrap_or_default() {
+            "/readiness" => json("{\"status\":\"ready\",\"healthy_workers\":3,\"total_workers\":3}"),
+            "/health" => json(health),
+            // The page of whichever worker it is.
+            "/metrics" => json("llamacpp:prompt_tokens_total 5\n"),
+            "/flush_cache" => Some(Answer::Whole(flush.0, "application/json", flush.1.to_owned())),
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn a_router_that_routes_scrapes_by_its_policy_is_never_scraped() {
+    let asked = |server: &Scripted| {
+        let beside = ["/metrics", "/v1/loads", "/flush_cache"];
+        server.seen().iter().filter(|seen| beside.iter().any(|route| seen.path.starts_with(route))).count()
+    };
+    let vllm_router = router("All servers healthy", (500, "Cache flush failed on one or more servers"));
+    let (report, printed) = valid_run(&vllm_router, &[]);
+    assert_eq!((asked(&vllm_router), &report["server"]["kind"]), (0, &"vllm-router".into()), "{printed}");
+    assert_eq!(
+        (&report["server"]["counters"], &report["server"]["unread"]),
+        (&Value::from([(); 0]), &Value::from([(); 0]))
+    );
+    for word in ["the server does not tell counters", "--metrics-url", "--prometheus-port"] {
+        assert!(printed.contains(word), "`{word}`: {printed}");
+    }
+    // Further addresses tell in its place, and other routers are asked as ever.
+    let own = router("OK", (404, ""));
+    let (report, _) = valid_run(&vllm_router, &["--metrics-url", &own.url]);
+    assert_eq!(asked(&vllm_router), 0);
+    assert_eq!(report["server"]["counters"][0]["source"], own.url.as_str());
+    valid_run(&own, &[]);
+    assert!(asked(&own) > 0);
+}
+
+#[test]
+fn a_flush_that_ends_at_a_router_is_none_and_what_it_said_is_told() {
+    let partial = "{\"status\":\"partial_success\",\"message\":\"Cache flush: 0 succeeded, 3 failed\",\"failed\":[\
+                   {\"worker\":\"http://127.0.0.1:8402\",\"error\":\"flush_cache failed: HTTP 404 Not Found\"}]}";
+    let cases = [
+        ((206, partial), "0 succeeded, 3 failed"),
+        ((500, "Cache flush failed on one or more servers"), "failed on one or more servers"),
+    ];
+    for (flush, said) in cases {
+        let (report, printed) = valid_run(&router("OK", flush), &[]);
+        assert_eq!(report["server"]["flush"]["by"], "nothing", "{printed}");
+        for word in [said, "--flush-command", "--isolate cache_salt", "--no-flush-cache"] {
+            assert!(printed.contains(word), "`{word}`: {printed}");
+        }
+        assert!(!printed.contains("wait until"), "{printed}");
+    }
+    // One that has the route and does not flush is busy.
+    let busy = "{\"message\":\"2 succeeded, 1 failed\",\"failed\":[{\"error\":\"HTTP 400 Bad Request\"}]}";
+    let dir = tempfile::tempdir().unwrap();
+    let (exit, _, stderr) = gspbench(&small(&["--target", &router("OK", (206, busy)).url]), dir.path());
+    assert!(exit == 3 && stderr.contains("2 succeeded, 1 failed") && stderr.contains("wait until"), "{exit}: {stderr}");
+}
+
+#[test]
+fn connections_are_counted_with_those_opened_ahead_and_with_those_that_replace_closed_ones() {
+    let of = |server: &Scripted| {
+        let (report, _) = valid_run(server, &["--max-concurrency=1"]);
+        assert_eq!(report["totals"]["complete"], 4);
+        ["connections", "redials"].map(|figure| report["client"][figure].as_u64().unwrap())
+    };
+    assert_eq!(of(&server(|_| None)), [1, 0]);
+    let closing = server(|seen| {
+        let body = chat_stream(&["a", "b", "c"], 12);
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
+        (seen.method == "POST" && seen.path.starts_with("/v1/")).then(|| Answer::Raw((head + &body).into_bytes()))
+    });
+    assert_eq!(of(&closing), [4, 3]);
 }

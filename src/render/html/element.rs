@@ -1,6 +1,7 @@
 //! HTML and SVG as a tree of elements. Text and attributes are escaped here and nowhere else, so whatever a server, a file
 //! or a user calls itself stays text.
 
+use crate::units::steers;
 use std::fmt::Display;
 
 /// One element with what is in it.
@@ -90,7 +91,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if c.is_control() => out.push(' '),
+            c if steers(c) => out.push(' '),
             c => out.push(c),
         }
     }
@@ -103,10 +104,10 @@ mod tests {
 
     #[test]
     fn no_text_and_no_attribute_becomes_markup() {
-        let evil = "\"><script>alert('x')</script>&\u{7}";
+        let evil = "\"><script>alert('x')</script>&\u{7}\u{202e}";
         let mut out = String::new();
         el("p").with("title", evil).text(evil).push_to(&mut out);
-        let safe = "&quot;&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp; ";
+        let safe = "&quot;&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;  ";
         assert_eq!(out, format!("<p title=\"{safe}\">{safe}</p>"));
     }
 

@@ -8,18 +8,18 @@ use super::Follow;
 use super::shape::{Band, Cached, CachedBand};
 use crate::record::TurnRecord;
 use crate::report::ratio;
-use crate::report::slice::Slice;
+use crate::report::subtotal::Subtotal;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bands {
     turns: Doubling,
     groups: Doubling,
-    cached: BTreeMap<Cached, Slice>,
+    cached: BTreeMap<Cached, Subtotal>,
 }
 
 /// Slices by the exponent of their band.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Doubling(BTreeMap<u32, Slice>);
+struct Doubling(BTreeMap<u32, Subtotal>);
 
 impl Bands {
     /// Adds a complete turn; by number and by group only where there is more than one band to tell apart.
@@ -42,8 +42,8 @@ impl Bands {
         let Self { turns, groups, cached } = other;
         self.turns.merge(turns);
         self.groups.merge(groups);
-        for (found, slice) in cached {
-            self.cached.entry(found).or_default().merge(&slice);
+        for (found, subtotal) in cached {
+            self.cached.entry(found).or_default().merge(&subtotal);
         }
     }
 
@@ -58,14 +58,14 @@ impl Bands {
     }
 
     pub(super) fn by_cached(&self, all: u64) -> Vec<CachedBand> {
-        let band = |(cached, slice): (&Cached, &Slice)| CachedBand {
+        let band = |(cached, subtotal): (&Cached, &Subtotal)| CachedBand {
             cached: *cached,
-            turns: slice.turns(),
-            share: ratio(slice.turns(), all).unwrap_or_default(),
-            prompt_tokens: slice.prompt_tokens(),
-            cached_tokens: slice.cached_tokens(),
-            hit_rate: slice.hit_rate(),
-            ttft_ms: slice.ttft_ms(),
+            turns: subtotal.turns(),
+            share: ratio(subtotal.turns(), all).unwrap_or_default(),
+            prompt_tokens: subtotal.prompt_tokens(),
+            cached_tokens: subtotal.cached_tokens(),
+            hit_rate: subtotal.hit_rate(),
+            ttft_ms: subtotal.ttft_ms(),
         };
         self.cached.iter().map(band).collect()
     }
@@ -78,24 +78,24 @@ impl Doubling {
     }
 
     fn merge(&mut self, other: Self) {
-        let Self(slices) = other;
-        for (exponent, slice) in slices {
-            self.0.entry(exponent).or_default().merge(&slice);
+        let Self(subtotals) = other;
+        for (exponent, subtotal) in subtotals {
+            self.0.entry(exponent).or_default().merge(&subtotal);
         }
     }
 
     fn bands(&self, all: u64) -> Vec<Band> {
-        let band = |(exponent, slice): (&u32, &Slice)| {
+        let band = |(exponent, subtotal): (&u32, &Subtotal)| {
             let (from, to) = bounds(*exponent);
             Band {
                 from,
                 to,
-                turns: slice.turns(),
-                share: ratio(slice.turns(), all).unwrap_or_default(),
-                prompt_tokens: slice.prompt_tokens(),
-                cached_tokens: slice.cached_tokens(),
-                hit_rate: slice.hit_rate(),
-                ttft_ms: slice.ttft_ms(),
+                turns: subtotal.turns(),
+                share: ratio(subtotal.turns(), all).unwrap_or_default(),
+                prompt_tokens: subtotal.prompt_tokens(),
+                cached_tokens: subtotal.cached_tokens(),
+                hit_rate: subtotal.hit_rate(),
+                ttft_ms: subtotal.ttft_ms(),
             }
         };
         self.0.iter().map(band).collect()

@@ -24,14 +24,14 @@ const PREFIX: &str = "sglang-request-metrics-";
 
 /// Where the server's log is.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct ExportFileArgs {
+pub(super) struct RequestLogArgs {
     /// SGLang's log of requests (--export-metrics-to-file-dir), a file or its folder: joins the rank of each turn, which no
     /// streamed reply of the OpenAI routes tells. May be given several times
     #[arg(long = "export-file", value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
-impl ExportFileArgs {
+impl RequestLogArgs {
     /// Whether there is anything to join.
     pub(super) fn is_given(&self) -> bool {
         !self.paths.is_empty()
@@ -50,7 +50,7 @@ pub(super) struct Joined {
 ///
 /// # Errors
 /// When a file cannot be read or written, or no line of the log is of this run.
-pub(super) fn join(dir: &RunDir, args: &ExportFileArgs, report: RunReport) -> anyhow::Result<Joined> {
+pub(super) fn join(dir: &RunDir, args: &RequestLogArgs, report: RunReport) -> anyhow::Result<Joined> {
     let logs = logs(&args.paths)?;
     let observing = observing(&report);
     let mut joining =

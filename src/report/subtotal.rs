@@ -9,7 +9,7 @@ use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Slice {
+pub(super) struct Subtotal {
     turns: u64,
     prompt_tokens: Option<u64>,
     covered_prompt_tokens: u64,
@@ -18,7 +18,7 @@ pub(super) struct Slice {
     ttft: Distribution,
 }
 
-impl Slice {
+impl Subtotal {
     pub(super) fn add(&mut self, turn: &TurnRecord) {
         self.turns += 1;
         add(&mut self.prompt_tokens, turn.prompt_tokens);

@@ -1,0 +1,96 @@
+//! The part of `run.json` that speaks of the server: what it told of itself, and how its counters and gauges moved.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::cold::ColdEvidence;
+use super::told::{FlushFacts, Untold};
+use crate::record::{CounterRole, Place, PlaceLoad};
+
+/// The system under test, as it described itself and as its counters moved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerFacts {
+    /// The base URL that the turns went to.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// Further ones among which the client itself spread them.
+    #[serde(default)]
+    pub other_addresses: Vec<String>,
+    pub kind: Option<String>,
+    pub version: Option<String>,
+    pub model: Option<String>,
+    pub ranks: Option<u32>,
+    pub load_balance_method: Option<String>,
+    pub kv_tokens_per_rank: Option<u64>,
+    pub kv_tokens_total: Option<u64>,
+    /// Tokens of a cache page: cached tokens come in multiples of it.
+    #[serde(default)]
+    pub page_tokens: Option<u32>,
+    /// How the cache was emptied before the run, and what shows that it was.
+    #[serde(default)]
+    pub flush: Option<FlushFacts>,
+    /// Addresses whose process started again during the run, by its start time.
+    #[serde(default)]
+    pub restarted: Vec<String>,
+    /// What the first turns of all groups say of the cache at the start.
+    #[serde(default)]
+    pub cold: Option<ColdEvidence>,
+    /// What it does not tell, with what would make it.
+    #[serde(default)]
+    pub untold: Vec<Untold>,
+    /// The server's own description, raw.
+    pub info: Option<serde_json::Value>,
+    pub key_seen: KeySeen,
+    pub counters: Vec<CounterDelta>,
+    /// Addresses whose counters could not be read before the run, after it, or both.
+    #[serde(default)]
+    pub unread: Vec<Unread>,
+    /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
+    /// goes when there are more. Empty where the server tells none.
+    pub series: Vec<PlaceLoad>,
+}
+
+/// Whether the server's own metrics show that routing keys arrived.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySeen {
+    Yes,
+    No,
+    #[default]
+    Unknown,
+}
+
+/// One counter before and after the run. Some servers show a counter only once it has moved: then `before` is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CounterDelta {
+    /// The address that was scraped.
+    pub source: String,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// What it counts, in words that all servers share.
+    #[serde(default)]
+    pub role: Option<CounterRole>,
+    /// The rank or node that it speaks of; absent for the whole server.
+    #[serde(default)]
+    pub place: Option<Place>,
+    pub before: Option<f64>,
+    pub after: Option<f64>,
+    pub delta: Option<f64>,
+}
+
+/// An address whose counters could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    pub source: String,
+    pub when: When,
+}
+
+/// At which end of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    Before,
+    After,
+    Both,
+}
