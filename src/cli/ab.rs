@@ -181,7 +181,9 @@ fn conclude(
     allow_mismatch: bool,
     dir: &ExperimentDir,
 ) -> anyhow::Result<Option<Comparison>> {
-    let settings = Settings { allow_mismatch, ..super::compare::settings(spec) };
+    let experiment = store::read_experiment(dir.path())?;
+    let interrupted = super::compare::interrupted(dir.path(), &experiment);
+    let settings = Settings { allow_mismatch, interrupted, ..super::compare::settings(spec) };
     let comparison = match compare(&done.results, &settings, &super::compare::turns) {
         Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,

@@ -1,15 +1,16 @@
 //! `gspbench compare`: lays saved runs, or the blocks of an experiment, side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::exit::{Ended, Exit, ExitWith as _};
 use super::export::ExportArgs;
 use super::gates::GateArgs;
 use super::report::load;
-use crate::compare::{BlockResult, Comparison, Settings, compare};
+use crate::compare::{BlockResult, Comparison, Interrupted, Settings, compare};
 use crate::profile::ExperimentSpec;
 use crate::report::{RunReport, TurnSample, metric};
+use crate::store::{BlockState, Experiment};
 use crate::{profile, store};
 
 /// Compare saved runs, the blocks of an experiment, or results of other programs
@@ -84,6 +85,21 @@ pub(super) fn settings(spec: &ExperimentSpec) -> Settings {
     }
 }
 
+/// What is missing of an experiment; none when it has run all that it could.
+pub(super) fn interrupted(dir: &Path, experiment: &Experiment) -> Option<Interrupted> {
+    // Of a block that ran twice, the last one says how it stands.
+    let last: BTreeMap<_, _> = experiment.blocks.iter().map(|block| ((block.round, &block.arm), block.state)).collect();
+    let is_open = |state| matches!(state, BlockState::Planned | BlockState::Running | BlockState::Interrupted);
+    let rounds: BTreeSet<u32> = last.keys().map(|(round, _)| *round).collect();
+    let open: BTreeSet<u32> = last.iter().filter(|(_, state)| is_open(**state)).map(|((round, _), _)| *round).collect();
+    let count = |rounds: usize| u32::try_from(rounds).unwrap_or(u32::MAX);
+    (!open.is_empty()).then(|| Interrupted {
+        rounds_done: count(rounds.len() - open.len()),
+        rounds_planned: count(rounds.len()),
+        dir: dir.display().to_string(),
+    })
+}
+
 /// The complete turns in a run's directory; none when its log is gone or damaged, since a part of them would mislead.
 pub(super) fn turns(dir: &Path) -> Option<Vec<TurnSample>> {
     let mut samples = vec![];
@@ -116,7 +132,17 @@ pub(super) fn experiment_as(dir: &Path, export: &ExportArgs) -> anyhow::Result<E
 
 impl Blocks {
     fn write(&self, export: &ExportArgs) -> anyhow::Result<Exit> {
-        let comparison = compare(&self.results, &self.settings, &turns).exit_with(Exit::Usage)?;
+        let comparison = match (compare(&self.results, &self.settings, &turns), &self.settings.interrupted) {
+            (Err(_), Some(cut)) if cut.rounds_done == 0 => {
+                let dir = &cut.dir;
+                let why = format!(
+                    "`{dir}` was interrupted before a round of all arms had ended, and there is nothing to compare: go on \
+                     with `gspbench ab --resume {dir}`"
+                );
+                return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
+            }
+            (compared, _) => compared.exit_with(Exit::Usage)?,
+        };
         export.comparison(&comparison, &self.results)?;
         Ok(exit_of(&comparison))
     }
@@ -144,7 +170,8 @@ fn experiment(dir: &Path) -> anyhow::Result<Blocks> {
     let experiment = store::read_experiment(dir).exit_with(Exit::Usage)?;
     let spec: ExperimentSpec = serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)?;
     let results = store::read_blocks(dir).exit_with(Exit::Usage)?;
-    Ok(Blocks { results, settings: settings(&spec) })
+    let interrupted = interrupted(dir, &experiment);
+    Ok(Blocks { results, settings: Settings { interrupted, ..settings(&spec) } })
 }
 
 /// Single runs: each is a block of its own arm and round, where it says so, and else of an arm named like its directory.
@@ -251,6 +278,32 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Block;
+
+    #[test]
+    fn an_experiment_is_interrupted_while_a_block_is_open_and_a_repetition_counts_for_the_block() {
+        use BlockState::{Complete, Failed, Interrupted as Cut, Planned, Running, Void};
+        let of = |states: &[(u32, &str, BlockState)]| {
+            let block = |(round, arm, state): &(u32, &str, BlockState)| Block {
+                round: *round,
+                arm: (*arm).to_owned(),
+                seed: 1,
+                salt: 0,
+                state: *state,
+                dir: String::new(),
+                reason: None,
+            };
+            let experiment = Experiment::new(serde_json::Value::Null, states.iter().map(block).collect());
+            interrupted(Path::new("out"), &experiment).map(|cut| (cut.rounds_done, cut.rounds_planned))
+        };
+        let whole = [(1, "a", Complete), (1, "b", Void), (1, "b", Complete), (2, "b", Failed), (2, "a", Complete)];
+        assert_eq!(of(&whole), None);
+        for open in [Planned, Running, Cut] {
+            assert_eq!(of(&[(1, "a", Complete), (1, "b", Void), (2, "b", open), (2, "a", Planned)]), Some((1, 2)));
+            assert_eq!(of(&[(1, "a", Complete), (1, "b", Void), (1, "b", open)]), Some((0, 1)));
+        }
+        assert_eq!(of(&[(1, "a", Cut), (1, "a", Complete), (1, "b", Complete)]), None);
+    }
 
     #[test]
     fn rounds_of_several_experiments_are_told_apart_and_those_of_one_keep_their_numbers() {

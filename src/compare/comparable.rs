@@ -3,7 +3,7 @@
 use super::info;
 use super::settings::Settings;
 use super::shape::{Difference, InfoDifference};
-use crate::report::{Host, KeySpec, RunReport, State, TimeoutSpec};
+use crate::report::{Host, KeyScope, KeySpec, RunReport, State, TimeoutSpec};
 
 /// Relative difference of the mean output length.
 const OUTPUT_LENGTH: f64 = 0.02;
@@ -69,7 +69,7 @@ fn surroundings(round: u32, arm: &str, baseline: &RunReport, other: &RunReport) 
     found
 }
 
-fn host(host: &Host) -> String {
+pub(super) fn host(host: &Host) -> String {
     let known = [
         host.cores.map(|cores| format!("{cores} cores")),
         host.memory_bytes.map(|bytes| format!("{} GiB", bytes >> 30)),
@@ -144,7 +144,7 @@ fn specified(baseline: &RunReport, other: &RunReport, equal: &mut impl FnMut(&st
     equal("timeouts", &timeouts(baseline), &timeouts(other));
     equal("flush", yes_no(baseline.manifest.spec.server.flush), yes_no(other.manifest.spec.server.flush));
     equal("goodput limits", &limits(baseline), &limits(other));
-    equal("keys", &keys(baseline), &keys(other));
+    equal("routing key", &keys(baseline), &keys(other));
     if has_history(baseline) || has_history(other) {
         equal("history", &history(baseline), &history(other));
     }
@@ -184,7 +184,10 @@ fn limits(report: &RunReport) -> String {
 /// How turns carry their keys; the keys themselves are in the digest.
 fn keys(report: &RunReport) -> String {
     let KeySpec { by, salt: _, headers, body_field } = &report.manifest.spec.key;
-    let by = format!("{by:?}").to_lowercase();
+    let by = match by {
+        KeyScope::None => return "none".to_owned(),
+        scope => format!("{scope:?}").to_lowercase(),
+    };
     let field = body_field.as_ref().map_or(String::new(), |field| format!(", body field {field}"));
     format!("by {by}, in {}{field}", if headers.is_empty() { "no header".to_owned() } else { headers.join(", ") })
 }

@@ -67,6 +67,6 @@ fn every_block(gate: &Gate, blocks: &[(u32, &RunReport)]) -> (bool, String) {
     match outcomes.iter().find(|(_, outcome)| !outcome.passed) {
         Some((round, outcome)) => (false, format!("round {round}: {}", outcome.seen)),
         None if outcomes.is_empty() => (false, "no block of this arm has run".to_owned()),
-        None => (true, format!("in all {} blocks", outcomes.len())),
+        None => (true, format!("it did not hold in any of its {} blocks", outcomes.len())),
     }
 }

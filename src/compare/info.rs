@@ -23,6 +23,8 @@ const OF_A_LAUNCH: [&str; 10] = [
     "crash_dump_folder",
     "max_step_lag_us",
 ];
+/// The routing policy of a simulated server with its settings: what two of them are started to differ in.
+const SIMULATED_POLICY: [&str; 3] = ["load_balance_method", "prefix_affinity_*", "gspbench_sim.guard"];
 /// States of the moment, and the arguments once more for every rank: left out altogether.
 const NOT_COMPARED: [&str; 4] = ["internal_states", "startup_time", "steps", "status"];
 /// Capacities that two launches measure a little differently.
@@ -38,9 +40,10 @@ pub(super) fn differences(
     named: &[String],
 ) -> Vec<InfoDifference> {
     let (Some(a), Some(b)) = (&baseline.server.info, &other.server.info) else { return vec![] };
-    // Both servers were started by this program, from settings that stand in the names of the targets.
     let is_simulated = |report: &RunReport| matches!(report.manifest.target, Some(Target::Sim { .. }));
     let are_simulated = is_simulated(baseline) && is_simulated(other);
+    let mut named = named.to_vec();
+    named.extend(SIMULATED_POLICY.iter().filter(|_| are_simulated).map(|&name| name.to_owned()));
     let (a, b) = (fields(a), fields(b));
     let paths = a.keys().chain(b.keys().filter(|path| !a.contains_key(*path)));
     let differing = paths.filter(|path| a.get(*path) != b.get(*path));
@@ -51,8 +54,7 @@ pub(super) fn differences(
             field: path.clone(),
             baseline: a.get(path).map(ToString::to_string),
             other: b.get(path).map(ToString::to_string),
-            may_differ: are_simulated
-                || is_named(path, named)
+            may_differ: is_named(path, &named)
                 || is_of_a_launch(path)
                 || is_measured_alike(path, a.get(path).copied(), b.get(path).copied()),
         })
@@ -174,12 +176,24 @@ mod tests {
     }
 
     #[test]
-    fn two_simulated_servers_differ_as_their_targets_say() {
-        let simulated = |ranks: u32| {
-            let mut report = told(json!({"attn_dp_size": ranks}));
+    fn two_simulated_servers_may_differ_in_their_policy_and_in_nothing_else_that_shapes_their_figures() {
+        let policy = json!({
+            "load_balance_method": "prefix_affinity", "prefix_affinity_max_load_skew": 2.0, "port": 2,
+            "gspbench_sim": {"guard": "none", "max_step_lag_us": 9, "steps": [7]},
+        });
+        let model = json!({
+            "attn_dp_size": 4, "tp_size": 4, "max_total_num_tokens": 50_000, "page_size": 16, "chunked_prefill_size": 1,
+            "gspbench_sim": {"preset": "x", "time_scale": 3.0, "decode_base_us": 1, "offline_ranks": [1]},
+        });
+        let simulated = |info: &Value| {
+            let mut report = told(info.clone());
             report.manifest.target = Some("sim:round_robin".parse().unwrap());
             report
         };
-        assert!(differences(1, "b", &simulated(8), &simulated(4), &[])[0].may_differ);
+        for (other, may_differ) in [(policy, true), (model, false)] {
+            let found = differences(1, "b", &simulated(&json!({})), &simulated(&other), &[]);
+            assert!(found.len() >= 5 - usize::from(may_differ), "{found:?}");
+            assert!(found.iter().all(|difference| difference.may_differ == may_differ), "{found:?}");
+        }
     }
 }

@@ -11,14 +11,16 @@ mod info;
 mod judge;
 mod pair;
 mod pool;
+mod setting;
 mod settings;
 mod shape;
 mod within;
 
 pub use doubt::{Doubt, planned_doubt};
 pub use pair::{BlockResult, CompareError, compare};
+pub use setting::{Servers, Setting, Work};
 pub use settings::{Settings, Turns, no_turns};
 pub use shape::{
-    Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, InfoDifference, Interval, MetricRow, Pair, Pooling,
-    RoundRatio, SCHEMA, SignFlip, Unjudged, Verdict,
+    Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, InfoDifference, Interrupted, Interval, MetricRow,
+    Pair, Pooling, RoundRatio, SCHEMA, SignFlip, Unjudged, Verdict,
 };

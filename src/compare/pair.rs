@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::comparable::Unlike;
 use super::cost::cost;
 use super::judge::{Fate, LEAST_ROUNDS, judge};
+use super::setting::setting;
 use super::settings::{Settings, Turns};
 use super::shape::{Comparison, Contrast, MetricRow, RoundRatio, SCHEMA};
 use super::within::WithinRuns;
@@ -27,6 +28,8 @@ pub struct BlockResult {
 /// Blocks that cannot be laid side by side at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
+    #[error("no block has ended, so there is nothing to compare")]
+    NoBlock,
     #[error("no block of the baseline `{baseline}`: the arms are {arms}")]
     NoBaseline { baseline: String, arms: String },
     #[error("only the arm `{0}`: give at least two arms to compare")]
@@ -57,10 +60,12 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
     });
     let mut comparison = Comparison {
         schema: SCHEMA,
+        setting: setting(&firsts(&arms)),
         baseline: settings.baseline.clone(),
         primary: settings.primary.clone(),
         threshold: settings.threshold,
         arms: pooled.collect(),
+        interrupted: settings.interrupted.clone(),
         comparable: differences.is_empty(),
         mismatch_allowed: settings.allow_mismatch,
         differences,
@@ -71,7 +76,7 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         rounds,
         costs: vec![],
         gates: vec![],
-        commands: commands(&arms),
+        commands: commands(&firsts(&arms)),
     };
     for (at, (arm, rounds)) in arms[1..].iter().enumerate() {
         let pairs = valid_pairs(base, rounds);
@@ -131,26 +136,21 @@ fn within(pairs: &[(&BlockResult, &BlockResult)], turns: &Turns<'_>) -> WithinRu
     runs
 }
 
+/// Each arm with its first block.
+fn firsts<'a>(arms: &[(&'a str, Rounds<'a>)]) -> Vec<(&'a str, &'a RunReport)> {
+    let first = |(arm, rounds): &(&'a str, Rounds<'a>)| Some((*arm, &rounds.values().next()?.report));
+    arms.iter().filter_map(first).collect()
+}
+
 /// The command lines of the arms' first blocks; arms of one `ab` have the same.
-fn commands(arms: &[(&str, Rounds)]) -> Vec<String> {
+fn commands(firsts: &[(&str, &RunReport)]) -> Vec<String> {
     let mut commands: Vec<String> = vec![];
-    for block in arms.iter().filter_map(|(_, rounds)| rounds.values().next()) {
-        let words = block.report.manifest.argv.iter().map(|word| quoted(word));
-        let command = words.collect::<Vec<_>>().join(" ");
-        if !command.is_empty() && !commands.contains(&command) {
+    for command in firsts.iter().filter_map(|(_, report)| report.command()) {
+        if !commands.contains(&command) {
             commands.push(command);
         }
     }
     commands
-}
-
-/// As a shell reads it back.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str, Rounds<'a>)>, CompareError> {
@@ -164,6 +164,9 @@ fn by_arm<'a>(blocks: &'a [BlockResult], baseline: &str) -> Result<Vec<(&'a str,
         if is_valid(&block.report) || !is_valid(&kept.report) {
             *kept = block;
         }
+    }
+    if arms.is_empty() {
+        return Err(CompareError::NoBlock);
     }
     let Some(at) = arms.iter().position(|(name, _)| *name == baseline) else {
         let arms = arms.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");

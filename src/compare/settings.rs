@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::shape::Interrupted;
 use crate::report::{Gate, PRIMARY, THRESHOLD, TurnSample, what_may_differ};
 
 /// What was declared before the runs, and how unlike work is met.
@@ -19,6 +20,8 @@ pub struct Settings {
     pub fail_if: Vec<Gate>,
     /// Whether arms that are not comparable are judged all the same.
     pub allow_mismatch: bool,
+    /// What is missing of the experiment.
+    pub interrupted: Option<Interrupted>,
 }
 
 impl Settings {
@@ -33,6 +36,7 @@ impl Settings {
             server_info_may_differ: what_may_differ(),
             fail_if: vec![],
             allow_mismatch: false,
+            interrupted: None,
         }
     }
 

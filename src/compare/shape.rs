@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Doubt;
+use super::{Doubt, Setting};
 use crate::report::{Attribution, Better, Finding, GateOutcome, HitRate, PlaceRow, WithFailures};
 
 /// The version of this shape.
@@ -14,6 +14,9 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     pub schema: u32,
+    /// What was measured, with what, when and where.
+    #[serde(default)]
+    pub setting: Option<Setting>,
     pub baseline: String,
     /// Key of the metric that was declared before the runs.
     pub primary: String,
@@ -22,6 +25,9 @@ pub struct Comparison {
     /// The baseline first.
     pub arms: Vec<Arm>,
     pub rounds: Vec<u32>,
+    /// Present when rounds are missing that the experiment was to run.
+    #[serde(default)]
+    pub interrupted: Option<Interrupted>,
     /// Whether the arms ran the same work; if not, `differences` says why, and no ratio means anything.
     pub comparable: bool,
     /// The reader asked for ratios and verdicts although the arms are not comparable.
@@ -44,9 +50,20 @@ pub struct Comparison {
     /// One line a gate and arm, in the order in which the gates were given.
     #[serde(default)]
     pub gates: Vec<GateOutcome>,
-    /// How to run it again: the command line of each arm's first block, in the order of the arms, without repetition.
+    /// How to run it again: the command line of each arm's first block, in the order of the arms, without repetition; with the
+    /// seed where it was drawn, and without `--out`.
     #[serde(default)]
     pub commands: Vec<String>,
+}
+
+/// How far an experiment came that did not end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// Rounds in which no block is missing.
+    pub rounds_done: u32,
+    pub rounds_planned: u32,
+    /// Its directory, with which it goes on.
+    pub dir: String,
 }
 
 /// One arm over all its blocks. Counts of turns are of all blocks; everything else is of the valid ones.

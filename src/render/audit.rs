@@ -60,7 +60,9 @@ fn by_place(report: &RunReport) -> (&'static str, Vec<Grid>) {
         let spilled = |spilled: &Spilled| {
             whole(spilled.by_place.iter().find(|at| at.place == row.place).map_or(0, |at| at.turns))
         };
-        grid.row([row.place.to_string(), whole(*keys), whole(*off), or_dash(affinity.spilled.as_ref(), spilled)]);
+        // Turns that spilled, none of them at a place that is told: no place has a number, and none has 0.
+        let told = affinity.spilled.as_ref().filter(|all| all.turns == 0 || !all.by_place.is_empty());
+        grid.row([row.place.to_string(), whole(*keys), whole(*off), or_dash(told, spilled)]);
     }
     ("Keys per place", if grid.rows.is_empty() { vec![] } else { vec![grid] })
 }

@@ -27,10 +27,12 @@ fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
             format!("{name} against {baseline} is unclear: {}{}.", figures(row, contrast), way_out(contrast))
         }
         (None, Some(Unjudged::Control)) => {
-            format!("{name} is a control, not judged: {} against {baseline}.", figures(row, contrast))
+            format!("{name} is a control, not judged; against {baseline}: {}.", figures(row, contrast))
         }
         (None, Some(Unjudged::NotComparable)) => {
-            format!("{name} and {baseline} are NOT COMPARABLE: see the differences.")
+            format!(
+                "{name} and {baseline} are NOT COMPARABLE: see the differences; --allow-mismatch judges them all the same."
+            )
         }
         (None, why) => format!("{name} against {baseline} is not judged: {}: {}.", row.label, reason(why, row)),
     };

@@ -7,7 +7,8 @@ use super::judged;
 use super::number::{change, figure, level, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
-use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, MetricRow, Pair};
+use super::setting;
+use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, Interrupted, MetricRow, Pair};
 use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
 
 /// Differences that are listed; a server of another version may differ in hundreds of fields.
@@ -21,7 +22,10 @@ pub fn comparison(comparison: &Comparison) -> Page {
     let [baseline, others @ ..] = comparison.arms.as_slice() else {
         return Page { title: "gspbench compare · no arm".into(), sections: vec![] };
     };
-    let mut sections = vec![Section::Claims(claims(comparison))];
+    let cut = comparison.interrupted.as_ref().map(|cut| Section::Lead(vec![interrupted(cut)]));
+    let mut sections: Vec<_> = cut.into_iter().chain([Section::Claims(claims(comparison))]).collect();
+    let about = comparison.setting.as_ref().map(|about| setting::lines(about, comparison.rounds.len()));
+    sections.extend(about.map(Section::Lead));
     let mut say = |lines: Vec<String>| sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
     say(comparison.gates.iter().map(gate).collect());
     say(limited(&comparison.differences, |d| format!("NOT COMPARABLE: {}", difference(d))));
@@ -53,6 +57,12 @@ pub fn comparison(comparison: &Comparison) -> Page {
     Page { title: title(comparison, baseline, others), sections }
 }
 
+fn interrupted(cut: &Interrupted) -> String {
+    let Interrupted { rounds_done, rounds_planned, dir } = cut;
+    let rounds = plural((*rounds_planned).into(), "round");
+    format!("INTERRUPTED after {rounds_done} of {rounds}: go on with `gspbench ab --resume {dir}`")
+}
+
 fn title(comparison: &Comparison, baseline: &Arm, others: &[Arm]) -> String {
     let names: Vec<_> =
         others.iter().map(|arm| format!("{}{}", arm.name, if arm.control { " (control)" } else { "" })).collect();
@@ -68,7 +78,8 @@ fn gate(outcome: &GateOutcome) -> String {
 
 fn difference(difference: &Difference) -> String {
     let Difference { round, arm, field, baseline, other } = difference;
-    format!("{field} of {arm} is {}, of the baseline {} (round {round})", short(other), short(baseline))
+    let show = |value: &String| if field.starts_with("server_info.") { short(value) } else { value.clone() };
+    format!("{field} of {arm} is {}, of the baseline {} (round {round})", show(other), show(baseline))
 }
 
 /// Values of `server_info` may be long.
@@ -148,11 +159,11 @@ fn costs(comparison: &Comparison) -> Vec<String> {
         let tokens = cost.computed_tokens.map(|Pair { baseline, other }| {
             let saved = baseline - other;
             let word = if saved < 0.0 { "more" } else { "avoided" };
-            let (from, to) = (figure(baseline), figure(other));
+            let (from, to) = (tokens(baseline), tokens(other));
             format!(
                 "prompt tokens computed {from} → {to} ({} %), {} {word}",
                 change(other / baseline),
-                figure(saved.abs())
+                tokens(saved.abs())
             )
         });
         let busy = cost.prefill_busy_ms.map(|Pair { baseline, other }| {
@@ -163,6 +174,11 @@ fn costs(comparison: &Comparison) -> Vec<String> {
         (!parts.is_empty()).then(|| format!("cost by the servers' counters, {}: {}", cost.arm, parts.join("; ")))
     };
     comparison.costs.iter().filter_map(line).collect()
+}
+
+/// A sum of counters, which are whole numbers.
+fn tokens(tokens: f64) -> String {
+    if tokens < 1_000.0 { format!("{tokens:.0}") } else { figure(tokens) }
 }
 
 /// Percentiles in which failures count, where there were any.
@@ -207,9 +223,11 @@ fn findings(arms: &[Arm]) -> Vec<String> {
                 same.entry((one.1.kind, &one.1.effect)).or_default().push(one);
             }
             for of_one_kind in same.into_values() {
-                let rounds: Vec<_> = of_one_kind.iter().map(|(round, _)| round.to_string()).collect();
+                let mut rounds: Vec<_> = of_one_kind.iter().map(|(round, _)| round.to_string()).collect();
+                // One kind may have several causes in one round.
+                rounds.dedup();
                 let (first, words) = of_one_kind[0];
-                let whose = if rounds.len() > 1 { format!(" (figures of round {first})") } else { String::new() };
+                let whose = if of_one_kind.len() > 1 { format!(" (figures of round {first})") } else { String::new() };
                 lines.push(format!("{}, {}{whose}: {}", arm.name, rounds_of(&rounds), finding(mark, words)));
             }
         }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::tests::{report, summary, warning, widest};
 use super::*;
 use crate::compare::{
-    self, Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, Doubt, InfoDifference, Interval, MetricRow,
-    Pair, Pooling, RoundRatio, SCHEMA, SignFlip, Unjudged,
+    self, Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, Doubt, InfoDifference, Interrupted, Interval,
+    MetricRow, Pair, Pooling, RoundRatio, SCHEMA, Servers, Setting, SignFlip, Unjudged, Work,
 };
-use crate::report::{GateOutcome, HitRate, PlaceRow, WithFailures, metric};
+use crate::report::tests::context;
+use crate::report::{GateOutcome, HitRate, PlaceRow, Simulated, WithFailures, metric};
 
 fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
     let report = report();
@@ -76,16 +77,41 @@ fn row(key: &str, values: [f64; 2], samples: u64, verdict: Option<compare::Verdi
     }
 }
 
+fn setting() -> Setting {
+    Setting {
+        work: Some(Work {
+            name: "small".into(),
+            workload: context(1, 3).manifest.spec.workload,
+            load: "closed loop, 32 sessions in flight".into(),
+            digest: "00ff".into(),
+        }),
+        servers: vec![Servers {
+            arms: vec!["round_robin".into(), "prefix_affinity".into()],
+            kind: Some("gspbench sim".into()),
+            version: Some("0.1.0".into()),
+            model: Some("sim".into()),
+            ranks: Some(8),
+            simulated: Some(Simulated { preset: Some("generic-8xh100".into()), time_scale: Some(1.0) }),
+        }],
+        client: "gspbench 0.1.0".into(),
+        debug_build: false,
+        started_utc: "2026-01-02T03:04:05Z".into(),
+        host: "2 cores, 23 GiB, Linux 6.1".into(),
+    }
+}
+
 fn side_by_side() -> Comparison {
     use compare::Verdict::{Better, Same, Unclear, Worse};
     let rank_work = Some(Pair { baseline: 589_824.0, other: 131_072.0 });
     Comparison {
         schema: SCHEMA,
+        setting: Some(setting()),
         baseline: "round_robin".into(),
         primary: "ttft_ms.mean".into(),
         threshold: 0.02,
         arms: vec![arm("round_robin", 0.7303, 433.0), arm("prefix_affinity", 0.9391, 182.0)],
         rounds: (1..=6).collect(),
+        interrupted: None,
         comparable: true,
         mismatch_allowed: false,
         differences: vec![],
@@ -133,6 +159,11 @@ fn a_comparison_on_the_terminal() {
     Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E
         Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096
         (baseline 0 of 4,096).
+    workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions
+        in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
+    servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a
+        model, not of GPUs
+    measured by gspbench 0.1.0 · 2026-01-02 · 2 cores, 23 GiB, Linux 6.1
     ┌──────────────────────────────────────────────────────────────────────────────────────────────┐
     │ metric                           round_robin  prefix_affinity    Δ %     interval %  verdict │
     ╞══════════════════════════════════════════════════════════════════════════════════════════════╡
@@ -225,6 +256,10 @@ fn a_comparison_as_markdown() {
     **prefix\_affinity is better than round\_robin: Mean TTFT (ms) -77.5 %, 95 % interval -78.1 to -77.0 % over 6 rounds, sign-flip p 0.031 (the least that so many rounds can give).**
 
     Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096 (baseline 0 of 4,096).
+
+    - workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
+    - servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a model, not of GPUs
+    - measured by gspbench 0.1.0 · 2026-01-02 · 2 cores, 23 GiB, Linux 6.1
 
     | metric | round\_robin | prefix\_affinity | Δ % | interval % | verdict |
     |---|--:|--:|--:|--:|--:|
@@ -406,8 +441,12 @@ fn every_way_to_have_no_verdict_is_put_into_words() {
         (Some(compare::Verdict::Worse), None, "prefix_affinity is worse than round_robin: Mean TTFT (ms)"),
         (Some(compare::Verdict::Same), None, "prefix_affinity is as good as round_robin, within ±2 %:"),
         (Some(compare::Verdict::Unclear), None, "these rounds would see a change of 6.1 % or more"),
-        (None, Some(Unjudged::Control), "prefix_affinity is a control, not judged:"),
-        (None, Some(Unjudged::NotComparable), "NOT COMPARABLE"),
+        (
+            None,
+            Some(Unjudged::Control),
+            "prefix_affinity is a control, not judged; against round_robin: Mean TTFT (ms)",
+        ),
+        (None, Some(Unjudged::NotComparable), "NOT COMPARABLE: see the differences; --allow-mismatch judges"),
         (None, Some(Unjudged::FewSamples), "not judged: Mean TTFT (ms): fewer than 1 samples"),
         (None, Some(Unjudged::FewRounds), "no interval: fewer than three rounds"),
         (None, Some(Unjudged::NotMeasured), "no round of both arms"),
@@ -423,6 +462,18 @@ fn more_rounds_than_fit_are_shown_as_their_range() {
     many.metrics[0].contrasts[0].ratios =
         (1..=12).map(|round| RoundRatio { round, ratio: Some(1.0 + f64::from(round) / 10.0) }).collect();
     assert!(terminal(&comparison(&many)).contains("1.100 … 2.200"));
+}
+
+#[test]
+fn an_experiment_that_did_not_end_says_so_above_its_verdict_in_every_form() {
+    let cut = Interrupted { rounds_done: 2, rounds_planned: 6, dir: "out".into() };
+    let cut = Comparison { interrupted: Some(cut), ..side_by_side() };
+    let page = comparison(&cut);
+    for text in [terminal(&page), markdown(&page), html_comparison(&cut, &[])] {
+        let said = text.find("INTERRUPTED after 2 of 6 rounds: go on with").unwrap();
+        assert!(text[said..].contains("gspbench ab --resume out"), "{text}");
+        assert!(said < text.find("is better than").unwrap(), "{text}");
+    }
 }
 
 #[test]

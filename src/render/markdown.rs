@@ -37,7 +37,9 @@ fn section(section: &Section) -> String {
     let mut out = String::new();
     match section {
         Section::Claims(claims) => push_claims(&mut out, claims),
-        Section::Lines(lines) => lines.iter().for_each(|line| out.push_str(&format!("- {}\n", escaped(line)))),
+        Section::Lead(lines) | Section::Lines(lines) => {
+            lines.iter().for_each(|line| out.push_str(&format!("- {}\n", escaped(line))));
+        }
         Section::Table(grid) => push_table(&mut out, grid),
         Section::Details { summary, tables } => fold(&mut out, summary, |out| {
             for grid in tables {

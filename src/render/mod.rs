@@ -16,6 +16,7 @@ mod page;
 mod places;
 mod plan;
 mod run;
+mod setting;
 mod sweep;
 mod terminal;
 mod windows;

@@ -15,6 +15,8 @@ pub struct Page {
 pub enum Section {
     /// The sentences that everything else is there for: of each arm the verdict, and the rest.
     Claims(Vec<[String; 2]>),
+    /// Lines that every form shows at the top, such as what was measured.
+    Lead(Vec<String>),
     /// Lines of plain text.
     Lines(Vec<String>),
     /// What the reader needs first.

@@ -4,7 +4,7 @@ use super::audit;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
-use super::windows;
+use super::{setting, windows};
 use crate::report::{
     Fact, KeySeen, Latency, Metric, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
 };
@@ -13,7 +13,7 @@ use crate::report::{
 #[must_use]
 pub fn run(report: &RunReport) -> Page {
     let mut sections =
-        vec![Section::Lines(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
+        vec![Section::Lead(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
     sections.extend(audit::ttft(report));
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
@@ -29,6 +29,8 @@ pub fn run(report: &RunReport) -> Page {
     }
     sections.extend(audit::tables(report));
     sections.push(Section::Lines(affinity(report)));
+    let summary = "How to run it again".to_owned();
+    sections.extend(report.command().map(|command| Section::Code { summary, lines: vec![command] }));
     let untold: Vec<_> = report.server.untold.iter().map(untold).collect();
     if !untold.is_empty() {
         sections.push(Section::Lines(untold));
@@ -72,20 +74,23 @@ fn origin(report: &RunReport) -> Vec<String> {
     .flatten()
     .collect();
     let load = manifest.load();
-    vec![
-        format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") }),
+    let mut lines = vec![format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") })];
+    lines.extend(report.simulated().as_ref().map(|simulated| format!("server is {}", setting::how(simulated))));
+    lines.extend([
         format!(
-            "workload: {}, {}, {} · {} prompt + {} output tokens planned · {} · digest {}",
+            "workload: {}, {}, {} · {} prompt + {} output tokens planned · {} · seed {} · digest {}",
             plural(workload.groups.into(), "group"),
             plural(workload.sessions, "session"),
             plural(workload.turns, "turn"),
             whole(workload.prompt_tokens),
             whole(workload.output_tokens),
             load,
+            manifest.spec.workload.seed,
             workload.digest,
         ),
         windows::line(report),
-    ]
+    ]);
+    lines
 }
 
 fn kv_cache(server: &ServerFacts) -> Option<String> {
@@ -121,7 +126,9 @@ fn totals(report: &RunReport) -> Grid {
         row(&format!("Goodput under {slo} ms (req/s)"), or_dash(metrics_.goodput, figure));
         row("SLO attainment (%)", or_dash(metrics_.slo_attainment, percent));
     }
-    row("Prompt tokens planned / served", pair(totals.planned_prompt_tokens, totals.prompt_tokens));
+    // Of turns that were never sent, the plan knows the prompts.
+    let planned = totals.planned_prompt_tokens.or((report.foreign.is_none()).then_some(report.workload.prompt_tokens));
+    row("Prompt tokens planned / served", pair(planned, totals.prompt_tokens));
     row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);
     let coverage = coverage.map_or(String::new(), |share| format!(" (told by {} % of turns)", percent(share)));

@@ -16,7 +16,7 @@ pub fn terminal(page: &Page) -> String {
     for section in &page.sections {
         match section {
             Section::Claims(claims) => claims.iter().flatten().for_each(|line| push_wrapped(&mut out, line)),
-            Section::Lines(lines) => lines.iter().for_each(|line| push_wrapped(&mut out, line)),
+            Section::Lead(lines) | Section::Lines(lines) => lines.iter().for_each(|line| push_wrapped(&mut out, line)),
             Section::Table(grid) => push_table(&mut out, grid),
             Section::Details { summary, tables } => {
                 push_wrapped(&mut out, summary);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::report::tests::{context, failed, served};
 use crate::report::{
-    Accumulator, Closing, Drain, EndedBy, Finding, FindingKind, HitRate, InFlight, ObservedOracle, PlaceRow,
-    RoundRobinOracle, RunReport, State, Summary, Validity, Verdict, Window, Windows,
+    Accumulator, Closing, Drain, EndedBy, Finding, FindingKind, HitRate, InFlight, ObservedOracle, Place, PlaceRow,
+    RoundRobinOracle, RunReport, Spilled, SpilledAt, State, Summary, Validity, Verdict, Window, Windows,
 };
-use crate::units::Micros;
+use crate::units::{Micros, Rank};
 
 pub(super) fn summary(count: u64, mean: f64) -> Summary {
     let p = |factor: f64| mean * factor;
@@ -97,7 +97,7 @@ fn a_run_on_the_terminal() {
     gspbench run · small · arm prefix_affinity · round 2 · complete
     server: sglang 0.5.23 · org/some_model · 2 ranks · prefix_affinity
     workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2
-        sessions in flight · digest 00ff
+        sessions in flight · seed 42 · digest 00ff
     windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end
         (12.2 %)
     ┌────────────────────────────────────────────────────────────────────────┐
@@ -160,10 +160,33 @@ fn a_run_on_the_terminal() {
     places known for 2 of 2 turns (from meta_info)
     client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight
         (max 32) · Little's law ratio 0.987
+    How to run it again
+        gspbench run --header 'Authorization:(hidden)' --seed 41
     ~: from fewer than 1,000 samples, so a matter of luck
     warning(output_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %);
         decode work differs; check `ignore_eos`
     ");
+}
+
+#[test]
+fn spills_of_which_no_place_is_told_give_no_place_a_zero() {
+    let cell = |turns, by_place: Vec<SpilledAt>| {
+        let mut report = report();
+        report.affinity.spilled = Some(Spilled { turns, from: "pin".into(), by_place });
+        let text = markdown(&run(&report));
+        text.lines().find(|line| line.starts_with("| rank 0 | 1 | 0 |")).unwrap().to_owned()
+    };
+    assert_eq!(cell(6, vec![]), "| rank 0 | 1 | 0 | – |");
+    assert_eq!(cell(0, vec![]), "| rank 0 | 1 | 0 | 0 |");
+    let elsewhere = SpilledAt { place: Place::Rank(Rank(1)), turns: 6 };
+    assert_eq!(cell(6, vec![elsewhere]), "| rank 0 | 1 | 0 | 0 |");
+}
+
+#[test]
+fn what_was_planned_is_known_of_a_run_that_served_nothing() {
+    let mut report = report();
+    (report.totals.prompt_tokens, report.totals.planned_prompt_tokens) = (None, None);
+    assert!(markdown(&run(&report)).contains("| Prompt tokens planned / served | 300 / – |"));
 }
 
 #[test]
@@ -172,7 +195,7 @@ fn a_run_as_markdown() {
     ### gspbench run · small · arm prefix\_affinity · round 2 · complete
 
     - server: sglang 0.5.23 · org/some\_model · 2 ranks · prefix\_affinity
-    - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · digest 00ff
+    - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · seed 42 · digest 00ff
     - windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end (12.2 %)
 
     | metric | whole run | steady |
@@ -240,6 +263,12 @@ fn a_run_as_markdown() {
     - balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     - places known for 2 of 2 turns (from meta\_info)
     - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987
+
+    <details><summary>How to run it again</summary>
+
+        gspbench run --header 'Authorization:(hidden)' --seed 41
+
+    </details>
 
     - \~: from fewer than 1,000 samples, so a matter of luck
     - warning(output\_length): mean output 63.2 tokens, planned 64.0 (limit 2 %, warning above 0.5 %); decode work differs; check \`ignore\_eos\`

@@ -10,6 +10,7 @@ mod bench_goodput;
 mod bench_serving;
 mod client;
 mod cold;
+mod command;
 mod counters;
 mod foreign;
 mod gate;
@@ -26,6 +27,7 @@ mod sample;
 mod served;
 mod server;
 mod shape;
+mod simulated;
 mod split;
 mod subtotal;
 mod survivors;
@@ -55,13 +57,17 @@ pub use shape::{
     Client, Drain, HitRate, Host, InFlight, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow, RoundRobinOracle,
     RunReport, SCHEMA, StartRate, State, Totals, Window, Windows, WithFailures, WorkloadFacts,
 };
+pub use simulated::Simulated;
 pub use split::TtftSplit;
 pub use survivors::Survivors;
 pub use timeline::{PlaceSlices, Slice, Timeline};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::RunSpec;
-pub use crate::profile::{Condition, Gate, KeySpec, PRIMARY, Slo, THRESHOLD, Target, TimeoutSpec, what_may_differ};
+pub use crate::profile::{
+    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, Slo, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
+    what_may_differ,
+};
 pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
 pub use crate::stats::{Distribution, Summary};
 

@@ -319,3 +319,24 @@ proptest! {
         prop_assert_eq!(report, merged.finish(end()));
     }
 }
+
+/// Row B17: a stall shows in the pooled gaps of tokens, and in the mean over turns, and these are two figures.
+#[test]
+fn gaps_are_pooled_over_tokens_and_rates_are_means_over_turns() {
+    let turn = |session, gaps: Vec<u32>| {
+        let span = gaps.iter().map(|us| u64::from(*us)).sum::<u64>();
+        let first = Micros(100_000);
+        TurnRecord {
+            last_us: Some(Micros(first.0 + span)),
+            done_us: Some(Micros(first.0 + span)),
+            output_tokens: Some(1 + u32::try_from(gaps.len()).unwrap()),
+            gaps: gaps.into_iter().map(|us| Gap { us, tokens: Some(1) }).collect(),
+            ..served(session, 0, 0, 0)
+        }
+    };
+    let metrics = report(&[turn(0, vec![100_000]), turn(1, vec![10_000; 100])]).metrics;
+    let (itl, tpot) = (metrics.itl_ms.unwrap(), metrics.tpot_ms.unwrap());
+    assert_eq!((itl.count, itl.max), (101, 100.0));
+    assert!((itl.mean - 1100.0 / 101.0).abs() < 1e-3, "{itl:?}");
+    assert_eq!((tpot.count, tpot.mean), (2, 55.0));
+}

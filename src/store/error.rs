@@ -21,10 +21,12 @@ pub enum StoreError {
     NoFile(PathBuf),
     #[error("`{}` holds no run.json: give the folder of a run", .0.display())]
     NoRun(PathBuf),
-    #[error("`{}` is an experiment, not a run: use `gspbench compare`, or give one of its round-NN/ARM folders", .0.display())]
+    #[error("`{}` is an experiment, not a run: give it alone to `gspbench compare`, or give one of its round-NN/ARM folders", .0.display())]
     IsExperiment(PathBuf),
     #[error("`{}` is a sweep, not a run: use `gspbench report`, or give one of its step-NN/ARM folders", .0.display())]
     IsSweep(PathBuf),
+    #[error("`{}` holds no requests.jsonl: the run ended before its first turn, so there is nothing to report", .0.display())]
+    NoTurns(PathBuf),
     #[error("`{}` holds no ab.json: give the folder of an experiment", .0.display())]
     NoExperiment(PathBuf),
     #[error("`{}` is being written by another gspbench: wait for its end", .0.display())]

@@ -83,7 +83,10 @@ pub fn read_blocks(dir: &Path) -> Result<Vec<BlockResult>, StoreError> {
 /// When there is no log; later, each line that is no record.
 pub fn read_records(dir: &Path) -> Result<Records, StoreError> {
     let path = dir.join(REQUESTS);
-    let file = File::open(&path).map_err(StoreError::read(&path))?;
+    let file = File::open(&path).map_err(|why| match why.kind() {
+        std::io::ErrorKind::NotFound => StoreError::NoTurns(dir.to_owned()),
+        _ => StoreError::read(&path)(why),
+    })?;
     Ok(Records { lines: BufReader::new(file), path, line: 0 })
 }
 

@@ -213,7 +213,10 @@ fn an_experiment_that_is_interrupted_compares_its_finished_rounds() {
     let ended = run.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     assert!(ended.stdout.contains("rr") && ended.stdout.contains("Mean TTFT"), "{}", ended.stdout);
-    let rounds = json(&run.out.join("comparison.json"))["rounds"].clone();
+    assert!(ended.stdout.contains("INTERRUPTED after 1 of 50 rounds: go on with"), "{}", ended.stdout);
+    let comparison = json(&run.out.join("comparison.json"));
+    assert_eq!(comparison["interrupted"]["rounds_planned"], 50);
+    let rounds = comparison["rounds"].clone();
     assert_eq!(rounds[0], 1);
     let blocks = json(&run.out.join("ab.json"))["blocks"].clone();
     let state = |at: usize| blocks[at]["state"].as_str().unwrap().to_owned();

@@ -129,6 +129,15 @@ fn a_torn_last_line_loses_one_turn_and_no_other() {
 }
 
 #[test]
+fn a_run_that_was_killed_before_its_first_turn_is_said_to_hold_none() {
+    let home = TempDir::new().unwrap();
+    let killed = copy(&home, "killed", |run| run["state"] = json!("running"));
+    fs::remove_file(killed.join("requests.jsonl")).unwrap();
+    let shown = gspbench(&["report"], &[&killed]);
+    assert!(shown.code == 2 && shown.err.contains("the run ended before its first turn"), "{}", shown.err);
+}
+
+#[test]
 fn an_interrupted_run_is_shown_as_such_and_a_void_one_has_its_own_exit_code() {
     let home = TempDir::new().unwrap();
     let interrupted = copy(&home, "i", |run| run["state"] = json!("interrupted"));

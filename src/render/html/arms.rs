@@ -22,6 +22,11 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Which run of the arm it is; of the only one, its arm.
+    pub(super) fn of(&self, arm: &Arm<'_>) -> String {
+        self.round.map_or_else(|| arm.name.clone(), |_| format!("{}, {}", arm.name, self.name()))
+    }
+
     pub(super) fn name(&self) -> String {
         self.round.map_or("the run".to_owned(), |round| format!("round {round}"))
     }

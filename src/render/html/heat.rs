@@ -34,7 +34,7 @@ pub(super) fn figures(arms: &[Arm<'_>]) -> Vec<Figure> {
 }
 
 fn load(arm: &Arm<'_>, run: &Run<'_>) -> Figure {
-    let of = format!("{}, {}", arm.name, run.name());
+    let of = run.of(arm);
     if let Some(field) = sampled_load(run.report) {
         let says = format!("Requests running and waiting, as the server said while {of} ran.");
         return figure(format!("Load of each place: {}", arm.name), says, Some(field));
@@ -44,11 +44,8 @@ fn load(arm: &Arm<'_>, run: &Run<'_>) -> Figure {
 }
 
 fn hits(arm: &Arm<'_>, run: &Run<'_>) -> Figure {
-    let says = format!(
-        "Share of prompt tokens found in the cache, by the time at which turns were sent, {}, {}.",
-        arm.name,
-        run.name()
-    );
+    let says =
+        format!("Share of prompt tokens found in the cache, by the time at which turns were sent, {}.", run.of(arm));
     figure(format!("Hit rate of each place: {}", arm.name), says, hit_rates(run.report))
 }
 

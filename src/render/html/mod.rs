@@ -78,11 +78,11 @@ fn document(page: &Page, tiles: Element, groups: Vec<(&'static str, Vec<Figure>)
         let figures = el("div").with("class", columns).all(figures.into_iter().map(Figure::element));
         el("section").child(el("h2").text(head)).child(figures)
     };
-    let is_claim = |section: &&Section| matches!(section, Section::Claims(_));
-    let claims = page.sections.iter().filter(is_claim).map(sections::element);
-    let rest = page.sections.iter().filter(|section| !is_claim(section)).map(sections::element);
+    let is_on_top = |section: &&Section| matches!(section, Section::Claims(_) | Section::Lead(_));
+    let top = page.sections.iter().filter(is_on_top).map(sections::element);
+    let rest = page.sections.iter().filter(|section| !is_on_top(section)).map(sections::element);
     let figures = el("section").child(el("h2").text("Figures")).all(rest);
-    let main = el("main").child(header(&page.title)).all(claims).child(tiles);
+    let main = el("main").child(header(&page.title)).all(top).child(tiles);
     let main = main.all(groups.into_iter().map(group)).child(figures);
     let mut out = "<!doctype html>\n".to_owned();
     el("html").with("lang", "en").child(head).child(el("body").child(main)).push_to(&mut out);

@@ -12,7 +12,7 @@ pub(super) fn element(section: &Section) -> Element {
         Section::Code { summary, lines } => {
             el("details").child(el("summary").text(summary)).all(lines.iter().map(|line| el("pre").text(line)))
         }
-        Section::Lines(lines) => {
+        Section::Lead(lines) | Section::Lines(lines) => {
             el("ul").with("class", "lines").all(lines.iter().map(|line| el("li").with("class", class(line)).text(line)))
         }
         Section::Table(grid) => table(grid),
@@ -24,7 +24,7 @@ pub(super) fn element(section: &Section) -> Element {
 
 /// What a reader must not overlook.
 fn class(line: &str) -> &'static str {
-    if line.contains("VOID") || line.contains("NOT COMPARABLE") {
+    if ["VOID", "NOT COMPARABLE", "INTERRUPTED"].iter().any(|word| line.contains(word)) {
         "void"
     } else if line.contains("warning(") {
         "warning"
