@@ -84,6 +84,24 @@ pub struct Manifest {
     pub round: Option<u32>,
 }
 
+impl Manifest {
+    /// Of a run of which nothing but its specification is known yet.
+    #[must_use]
+    pub fn of(spec: RunSpec) -> Self {
+        Self {
+            version: String::new(),
+            argv: vec![],
+            spec,
+            target: None,
+            host: Host::default(),
+            started_utc: String::new(),
+            debug_build: false,
+            arm: None,
+            round: None,
+        }
+    }
+}
+
 /// The machine that the client ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {

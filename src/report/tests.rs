@@ -25,13 +25,8 @@ pub(crate) fn context(turns_per_session: u32, turns: u64) -> Context {
         manifest: Manifest {
             version: "0.1.0".into(),
             argv: vec!["gspbench".into(), "run".into(), "--header".into(), "Authorization: Bearer secret".into()],
-            spec,
-            target: None,
-            host: Host::default(),
             started_utc: "2026-01-02T03:04:05Z".into(),
-            debug_build: false,
-            arm: None,
-            round: None,
+            ..Manifest::of(spec)
         },
         workload: WorkloadFacts {
             digest: "00ff".into(),

@@ -12,8 +12,8 @@ use gspbench::policy::{Affinity, Guard, Method};
 use gspbench::profile::{self, KeyScope, Pacing, RunSpec};
 use gspbench::record::{Outcome, Place, PlaceSource, TurnRecord};
 use gspbench::report::{
-    Accumulator, Cached, Closing, Context, Host, Manifest, ObservedOracle, Oracle, RoundRobinOracle, RunReport,
-    ServerFacts, State, WorkloadFacts,
+    Accumulator, Cached, Closing, Context, Manifest, ObservedOracle, Oracle, RoundRobinOracle, RunReport, ServerFacts,
+    State, WorkloadFacts,
 };
 use gspbench::sim::{Handle, JobId, Preset, Settings, Submission, Update, start};
 use gspbench::text::Vocabulary;
@@ -107,17 +107,7 @@ fn measure(spec: &RunSpec, method: Method) -> RunReport {
     settings.method = method;
     settings.affinity = Affinity { guard: Guard::None, ..Affinity::default() };
     let Pacing::Closed { sessions } = spec.load.pacing else { panic!("a closed loop") };
-    let manifest = Manifest {
-        version: String::new(),
-        argv: vec![],
-        spec: spec.clone(),
-        target: None,
-        host: Host::default(),
-        started_utc: String::new(),
-        debug_build: false,
-        arm: None,
-        round: None,
-    };
+    let manifest = Manifest::of(spec.clone());
     let server = ServerFacts { ranks: Some(RANKS), page_tokens: Some(1), ..ServerFacts::default() };
     let mut accumulator = Accumulator::new(Context { manifest, workload: facts(&plan), server });
     let mut observing = Observing::new(&plan);

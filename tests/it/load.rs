@@ -12,9 +12,7 @@ use gspbench::drive::{Limits, Load, Stop, drive};
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Pacing, RunSpec};
 use gspbench::record::{EndedBy, Failure, Gap, Outcome, Place, TurnRecord};
-use gspbench::report::{
-    Accumulator, Closing, Context, Host, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts,
-};
+use gspbench::report::{Accumulator, Closing, Context, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts};
 use gspbench::text::Vocabulary;
 use gspbench::units::{Micros, Rank};
 use gspbench::workload::{self, Prompter};
@@ -33,17 +31,7 @@ fn spec(toml: &str) -> RunSpec {
 fn context(spec: &RunSpec, plan: &workload::Plan) -> Context {
     let totals = plan.totals();
     Context {
-        manifest: Manifest {
-            version: "test".into(),
-            argv: vec![],
-            spec: spec.clone(),
-            target: None,
-            host: Host::default(),
-            started_utc: String::new(),
-            debug_build: false,
-            arm: None,
-            round: None,
-        },
+        manifest: Manifest { version: "test".into(), ..Manifest::of(spec.clone()) },
         workload: WorkloadFacts {
             digest: plan.digest.clone(),
             groups: spec.workload.groups.get(),

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use super::StoreError;
 use crate::report::{
-    Accumulator, Closing, Context, Foreign, Host, Manifest, Oracle, RunReport, RunSpec, ServerFacts, State,
-    WorkloadFacts,
+    Accumulator, Closing, Context, Foreign, Manifest, Oracle, RunReport, RunSpec, ServerFacts, State, WorkloadFacts,
 };
 
 /// The file of records in a directory that AIPerf wrote.
@@ -62,17 +61,7 @@ fn documents(file: &Path, text: &str) -> Result<Vec<Value>, StoreError> {
 
 /// A report of which nothing is known but where it comes from.
 fn blank(foreign: Foreign, spec: &RunSpec) -> RunReport {
-    let manifest = Manifest {
-        version: foreign.tool.clone(),
-        argv: vec![],
-        spec: spec.clone(),
-        target: None,
-        host: Host::default(),
-        started_utc: String::new(),
-        debug_build: false,
-        arm: None,
-        round: None,
-    };
+    let manifest = Manifest { version: foreign.tool.clone(), ..Manifest::of(spec.clone()) };
     let workload = WorkloadFacts {
         digest: String::new(),
         groups: 0,
