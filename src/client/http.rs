@@ -1,7 +1,8 @@
 //! One turn over HTTP: send, stamp, feed the machine, end.
 //!
 //! `sent` is stamped at the first poll of the request body, which is when the connection is up and asks for bytes: waiting
-//! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped before it is looked at.
+//! for a connection or for the runtime lies before it and is send lag. Every chunk is stamped, as [`Arrivals`] says, before
+//! it is looked at.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
+use super::arrivals::Arrivals;
 use super::body::{Shape, encode};
 use super::dial::{self, Dials};
 use super::ending::{Ended, Ending};
@@ -25,7 +27,6 @@ use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
-use crate::units::Micros;
 use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
@@ -257,6 +258,7 @@ impl Inner {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
         let _in_use = self.pool().dialer.begin();
         let first_byte_at = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
+        let sent = Arc::clone(&request.sent);
         let mut ending = Ending::new(first_byte_at, self.cancel.clone());
         // In a box: what sending needs is large, and would take its place until the last chunk.
         let mut response = match ending.bound(Box::pin(self.respond(machine, request))).await {
@@ -265,8 +267,11 @@ impl Inner {
             Ok(Err(why)) => return network::end(&why),
             Ok(Ok(response)) => response,
         };
+        let now = TokioInstant::now().into_std();
+        // A reply may begin before the body was asked for.
+        let mut arrivals = Arrivals::after(sent.get().copied().unwrap_or(now));
         let record = machine.record();
-        record.head_us = Some(self.now());
+        record.head_us = Some(self.clock.at(arrivals.stamp(now, lanes::woke_at())).into());
         record.status = Some(response.status().as_u16());
         place::note_head(response.headers(), record);
         let mut inflate = match Inflate::of(response.headers()) {
@@ -277,13 +282,14 @@ impl Inner {
             record.note(Oddity::Compressed);
         }
         // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
-        response.headers_mut().clear();
+        drop(std::mem::take(response.headers_mut()));
         let mut has_bytes = false;
         loop {
             match ending.bound(response.chunk()).await {
                 Ok(Ok(Some(bytes))) => {
                     let now = TokioInstant::now();
-                    let at = self.clock.at(now.into_std()).into();
+                    let at = self.clock.at(arrivals.stamp(now.into_std(), lanes::woke_at())).into();
+                    lanes::count_chunk();
                     if let Err(why) = inflate.feed(&bytes, |bytes| machine.feed(bytes, at)) {
                         return End::Failed(Failure::Protocol, why.to_string());
                     }
@@ -298,10 +304,6 @@ impl Inner {
                 Err(Ended::Deadline) => return first_byte_end(*first_byte_timeout),
             }
         }
-    }
-
-    fn now(&self) -> Micros {
-        self.clock.now().into()
     }
 }
 

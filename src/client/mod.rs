@@ -1,5 +1,6 @@
 //! The turn machine (pure: bytes and instants in, facts out) and one turn over HTTP around it.
 
+mod arrivals;
 mod body;
 mod dial;
 mod ending;

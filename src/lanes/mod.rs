@@ -2,11 +2,15 @@
 //! under it and the timers beside it never leave it, so that no event wakes another thread. (On a runtime whose threads
 //! take each other's work, two threads cost a burst two to three times the CPU of one.)
 
+mod pace;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
+use pace::Pace;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,8 +20,14 @@ const MOST: usize = 8;
 /// Streams that one lane is enough for.
 const STREAMS: usize = 256;
 
+/// Tasks that run before a lane that has work left looks at its sockets again: more than the two that each of its streams has,
+/// its own and that of its connection, so that what one wait found is served before more is found. [`woke_at`] rests on it.
+const BETWEEN_LOOKS: u32 = 1024;
+
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+    static WOKE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static PACE: Cell<Option<Pace>> = const { Cell::new(None) };
 }
 
 /// Where tasks run: on lanes, or, without any, on the caller's runtime. Clones share the lanes, which end with the last.
@@ -34,6 +44,18 @@ struct Lane {
 #[must_use]
 pub fn current() -> usize {
     CURRENT.get()
+}
+
+/// When this lane's last wait for its sockets ended: whatever it found had arrived by then, though it is served one after
+/// the other. None on threads that are no lane.
+#[must_use]
+pub fn woke_at() -> Option<Instant> {
+    WOKE.get()
+}
+
+/// Counts a chunk that a stream of this lane has read.
+pub fn count_chunk() {
+    PACE.set(PACE.get().map(Pace::chunk));
 }
 
 impl Lanes {
@@ -79,7 +101,12 @@ impl Lanes {
 
 impl Lane {
     fn start(number: usize) -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .event_interval(BETWEEN_LOOKS)
+            .on_thread_park(rest)
+            .on_thread_unpark(|| WOKE.set(Some(Instant::now())))
+            .build()?;
         let handle = runtime.handle().clone();
         let end = CancellationToken::new();
         let ended = end.clone();
@@ -90,6 +117,15 @@ impl Lane {
             runtime.shutdown_background();
         })?;
         Ok(Self { runtime: handle, _end: end.drop_guard() })
+    }
+}
+
+/// Before this lane waits for its sockets.
+fn rest() {
+    let (pace, rest) = PACE.get().unwrap_or_else(|| Pace::new(Instant::now())).before_wait(Instant::now);
+    PACE.set(Some(pace));
+    if let Some(rest) = rest {
+        thread::sleep(rest);
     }
 }
 
@@ -115,6 +151,21 @@ mod tests {
         assert!(ran.iter().all(|(asked, ran, _)| asked == ran));
         let threads: BTreeSet<String> = ran.iter().map(|(_, _, thread)| format!("{thread:?}")).collect();
         assert_eq!(threads.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_lane_knows_when_it_last_woke() {
+        let lanes = Lanes::threads(1).unwrap();
+        let mut tasks = JoinSet::new();
+        lanes.spawn(0, &mut tasks, async {
+            let before = Instant::now();
+            // Only a wait of the lane ends it.
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            (before, woke_at(), Instant::now())
+        });
+        let (before, woke, after) = tasks.join_next().await.unwrap().unwrap();
+        assert!(woke.is_some_and(|woke| before < woke && woke <= after));
+        assert_eq!(woke_at(), None, "this thread is no lane");
     }
 
     #[tokio::test]
