@@ -90,7 +90,8 @@ impl Quantile {
 impl Default for Distribution {
     fn default() -> Self {
         Self {
-            histogram: Histogram::new_with_bounds(1, HIGHEST_US, DIGITS).expect("constant bounds are valid"),
+            // Grows with its greatest sample: a report has dozens, and most hold milliseconds or nothing.
+            histogram: Histogram::new(DIGITS).expect("constant digits are valid"),
             count: 0,
             above: 0,
             sum_ns: 0,
@@ -126,7 +127,7 @@ impl Distribution {
             return;
         }
         let us = ns / 1000 + u64::from(ns % 1000 >= 500);
-        self.histogram.record_n(us.min(HIGHEST_US), n).expect("clamped to the histogram's range");
+        self.histogram.record_n(us.min(HIGHEST_US), n).expect("the histogram grows");
         self.count += n;
         self.above += if us > HIGHEST_US { n } else { 0 };
         self.sum_ns += sum_ns;
@@ -138,7 +139,7 @@ impl Distribution {
     /// Adds all samples of `other`. Associative and commutative.
     pub fn merge(&mut self, other: &Self) {
         let Self { histogram, count, above, sum_ns, squares_ns2, min_ns, max_ns } = other;
-        self.histogram.add(histogram).expect("all distributions have the same bounds");
+        self.histogram.add(histogram).expect("the histogram grows");
         self.count += count;
         self.above += above;
         self.sum_ns += sum_ns;
@@ -147,8 +148,11 @@ impl Distribution {
         self.max_ns = self.max_ns.max(*max_ns);
     }
 
-    pub(super) fn histogram(&self) -> &Histogram<u64> {
-        &self.histogram
+    /// The histogram for a file, always of one range: how far one has grown depends on the order of its samples.
+    pub(super) fn histogram(&self) -> Histogram<u64> {
+        let mut whole = Histogram::new_with_bounds(1, HIGHEST_US, DIGITS).expect("constant bounds are valid");
+        whole.add(&self.histogram).expect("its samples are within the bounds");
+        whole
     }
 
     /// Number of samples.
@@ -201,7 +205,7 @@ impl Distribution {
     pub fn encode(&self) -> String {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
-            .serialize(&self.histogram, &mut bytes)
+            .serialize(&self.histogram(), &mut bytes)
             .expect("a histogram of constant bounds fits the format, and memory takes all bytes");
         STANDARD.encode(bytes)
     }

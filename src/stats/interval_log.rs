@@ -35,7 +35,7 @@ pub fn interval_log(comment: &str, start: SystemTime, intervals: &[Interval]) ->
     for Interval { tag, from, length, samples } in intervals {
         let tag: String = tag.chars().map(|c| if c == ',' || c.is_whitespace() { '_' } else { c }).collect();
         let since = from.duration_since(start).unwrap_or_default();
-        log.write_histogram(samples.histogram(), since, *length, Tag::new(&tag))
+        log.write_histogram(&samples.histogram(), since, *length, Tag::new(&tag))
             .expect("a histogram of constant bounds fits the format, and memory takes all bytes");
     }
     String::from_utf8(out).expect("comments, tags and base64 are text")
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!((intervals[1].start_timestamp().as_secs(), intervals[1].duration().as_millis()), (7, 2_500));
         let bytes = STANDARD.decode(intervals[0].encoded_histogram()).unwrap();
         let read: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
-        assert_eq!(&read, samples.histogram());
+        assert_eq!(read, samples.histogram());
         assert!((intervals[0].max() - 1_000.0).abs() < 1.0, "in milliseconds: {}", intervals[0].max());
     }
 }
