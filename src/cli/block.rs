@@ -276,10 +276,10 @@ impl Block<'_> {
                     let (turn, text) = sending.await;
                     // The place is free before tokens are counted.
                     drop(seat);
-                    match super::facts::lacks_count(&turn) {
-                        true => Box::pin(super::facts::fill_estimate(turn, text, estimate)).await,
-                        false => (turn, text),
+                    if !super::facts::lacks_count(&turn) {
+                        return (turn, text);
                     }
+                    Box::pin(super::facts::fill_estimate(turn, text, estimate)).await
                 }
             },
             sender,

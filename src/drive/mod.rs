@@ -218,10 +218,9 @@ where
                 }
             }
             let body = ahead.take(at, |at| self.first_body(at));
-            let shared = Arc::clone(self);
             // A slot's sessions follow each other on one lane, so that each lane has its share of those in flight.
             let lane = start.slot.as_ref().map_or(at, |slot| slot.number);
-            lanes.spawn(lane, &mut tasks, async move { shared.session(at, start, body).await });
+            lanes.spawn(lane, &mut tasks, Arc::clone(self).session(at, start, body));
             while let Some(ended) = tasks.try_join_next() {
                 lost += usize::from(ended.is_err());
             }

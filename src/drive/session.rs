@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
@@ -29,39 +30,48 @@ where
     /// Sends the turns of the session at plan index `at`.
     ///
     /// A turn that fails ends the session: the rest is skipped, since a conversation with a hole is another conversation.
-    pub(super) async fn session(&self, at: usize, start: Start, first_body: B) {
-        let Start { mut due, is_open, mut cap_wait, slot } = start;
-        let plan = self.load.prompter.plan();
-        let turns = u32::try_from(plan.sessions[at].turns.len()).unwrap_or(u32::MAX);
+    ///
+    /// A block in a function, since an `async fn` would hold its arguments twice, and a session lasts.
+    pub(super) fn session(
+        self: Arc<Self>,
+        at: usize,
+        start: Start,
+        first_body: B,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let Start { mut due, is_open, mut cap_wait, mut slot } = start;
         let mut first_body = Some(first_body);
-        let mut replies = Vec::new();
-        for turn in 0..turns {
-            let body = first_body.take().unwrap_or_else(|| {
-                (self.prepare)(&self.planned(at, turn), &self.load.prompter.prompt(at, turn, &replies))
-            });
-            let Some(granted) = self.turn_slot(due, is_open).await else {
-                return Box::pin(self.give_up(at, turn, Outcome::Cancelled)).await;
-            };
-            let under_way = self.load.watch.turn();
-            let cap_wait = cap_wait.take().max(granted.cap_wait);
-            let (record, reply) = self.sent(self.due(at, turn, granted.due, cap_wait), body).await;
-            drop((under_way, granted));
-            let outcome = record.outcome;
-            let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);
-            self.hand_over(record).await;
-            match outcome {
-                Outcome::Complete => replies.push(reply),
-                Outcome::Cancelled => return Box::pin(self.give_up(at, turn + 1, Outcome::Cancelled)).await,
-                Outcome::Failed(_) | Outcome::Skipped => {
-                    Box::pin(self.give_up(at, turn + 1, Outcome::Skipped)).await;
-                    due = done;
-                    break;
+        async move {
+            let turns = self.load.prompter.plan().sessions[at].turns.len();
+            let turns = u32::try_from(turns).unwrap_or(u32::MAX);
+            let mut replies = Vec::new();
+            for turn in 0..turns {
+                let body = first_body.take().unwrap_or_else(|| {
+                    (self.prepare)(&self.planned(at, turn), &self.load.prompter.prompt(at, turn, &replies))
+                });
+                let Some(granted) = Box::pin(self.turn_slot(due, is_open)).await else {
+                    return Box::pin(self.give_up(at, turn, Outcome::Cancelled)).await;
+                };
+                let under_way = self.load.watch.turn();
+                let cap_wait = cap_wait.take().max(granted.cap_wait);
+                let (record, reply) = self.sent(self.due(at, turn, granted.due, cap_wait), body).await;
+                drop((under_way, granted));
+                let outcome = record.outcome;
+                let done = record.done_us.map_or_else(|| self.load.clock.now(), Duration::from);
+                self.hand_over(record).await;
+                match outcome {
+                    Outcome::Complete => replies.push(reply),
+                    Outcome::Cancelled => return Box::pin(self.give_up(at, turn + 1, Outcome::Cancelled)).await,
+                    Outcome::Failed(_) | Outcome::Skipped => {
+                        Box::pin(self.give_up(at, turn + 1, Outcome::Skipped)).await;
+                        due = done;
+                        break;
+                    }
                 }
+                due = done + if turn + 1 == turns { Duration::ZERO } else { self.load.limits.think };
             }
-            due = done + if turn + 1 == turns { Duration::ZERO } else { self.load.limits.think };
-        }
-        if let Some(slot) = slot {
-            slot.free_as_of(due);
+            if let Some(slot) = slot.take() {
+                slot.free_as_of(due);
+            }
         }
     }
 

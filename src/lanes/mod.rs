@@ -20,9 +20,9 @@ const MOST: usize = 8;
 /// Streams that one lane is enough for.
 const STREAMS: usize = 256;
 
-/// Tasks that run before a lane that has work left looks at its sockets again: more than the two that each of its streams has,
-/// its own and that of its connection, so that what one wait found is served before more is found. [`woke_at`] rests on it.
-const BETWEEN_LOOKS: u32 = 1024;
+/// Tasks that run before a lane that has work left looks at its sockets again: two for each stream, its own and that of its
+/// connection, so that what one wait found is served before more is found. [`woke_at`] rests on it.
+const BETWEEN_LOOKS: u32 = 512;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
