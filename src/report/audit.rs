@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
-use super::{client, premises, reconcile, served};
+use super::{client, eviction, premises, reconcile, served};
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -81,6 +81,8 @@ pub enum FindingKind {
     Estimated,
     /// Replies bent the protocol in ways that cost numbers or hint at something in between.
     Oddities,
+    /// Far less was cached than the places served before.
+    Eviction,
     /// Round robin may keep step with the sessions.
     Aliasing,
     /// A router that takes its key from the prompt does not see the sessions.
@@ -106,6 +108,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::hit,
         reconcile::hit_by_place,
         reconcile::traffic,
+        eviction::eviction,
         output_length,
     ];
     let notes = [premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];

@@ -218,3 +218,48 @@ fn a_prompt_that_hides_its_session_from_routers_warns_unless_the_server_is_none(
     assert_eq!(judged(None, 9, true), []);
     assert_eq!(judged(Some("sglang"), 1, true), []);
 }
+
+#[test]
+fn reuse_that_was_at_the_places_and_is_missing_warns_of_eviction() {
+    // 40 turns of 10,000 tokens, of which caches that never evict would have given 90 %.
+    let judged = |context: Context, observed: Option<f64>, turns: &[TurnRecord]| {
+        let mut accumulator = Accumulator::new(context);
+        turns.iter().for_each(|turn| accumulator.add(turn));
+        let observed = observed.map(|reuse| ObservedOracle { reuse, cold_pairs: 2 });
+        accumulator.finish(Closing { observed, ..Closing::plain(State::Complete) }).validity.warnings
+    };
+    let small = || {
+        let mut small = context(1, 40);
+        (small.server.page_tokens, small.server.kv_tokens_total) = (Some(1), Some(8_000));
+        small.manifest.spec.server.flush = false;
+        small
+    };
+    let turns = |gap: u64, cached: u32| -> Vec<TurnRecord> {
+        let turn = |n: u32| TurnRecord {
+            prompt_tokens: Some(10_000),
+            cached_tokens: Some(if n < 2 { 0 } else { cached }),
+            ..served(n, u64::from(n) * gap, 0, 0)
+        };
+        (0..40).map(turn).collect()
+    };
+    let one_by_one = |cached| judged(small(), Some(0.9), &turns(200, cached));
+    let lost = one_by_one(5_000);
+    assert_eq!(kinds(&lost), [FindingKind::Eviction]);
+    for words in ["47.5 % of prompt tokens were cached, 90 % had been", "40000 distinct", "room for 8000 in all"] {
+        assert!(lost[0].seen.contains(words), "{}", lost[0].seen);
+    }
+    assert_eq!(one_by_one(9_000), [], "5 points and the slack may be missing");
+    assert_eq!(judged(small(), Some(0.9), &turns(0, 0)), [], "all left together: no cache can have held their prompts");
+    assert_eq!(kinds(&judged(small(), Some(0.9), &turns(200, 0))), [FindingKind::Eviction], "one by one they could");
+    assert_eq!(judged(small(), None, &turns(200, 0)), [], "nothing is expected of two ranks whose places are unknown");
+    let mut paged = small();
+    paged.server.page_tokens = Some(5_000);
+    assert_eq!(judged(paged, Some(0.9), &turns(200, 5_000)), [], "pages that are not full cannot be shared");
+    // A single rank needs no places: all its turns are expected to find what the plan allows.
+    let mut single = small();
+    single.server.ranks = Some(1);
+    single.workload.oracle.ideal_reuse = Some(0.9);
+    let nowhere: Vec<_> = turns(200, 0).into_iter().map(|turn| TurnRecord { place: None, ..turn }).collect();
+    assert_eq!(kinds(&judged(single.clone(), None, &nowhere)), [FindingKind::Eviction]);
+    assert_eq!(judged(single, None, &nowhere[..19]), [], "too few to tell");
+}

@@ -12,6 +12,7 @@ mod client;
 mod cold;
 mod command;
 mod counters;
+mod eviction;
 mod foreign;
 mod gate;
 mod goodput;
