@@ -83,6 +83,8 @@ pub enum FindingKind {
     Oddities,
     /// Far less was cached than the places served before.
     Eviction,
+    /// Turns were served by a rank that the server does not have.
+    Rank,
     /// Round robin may keep step with the sessions.
     Aliasing,
     /// A router that takes its key from the prompt does not see the sessions.
@@ -111,7 +113,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         eviction::eviction,
         output_length,
     ];
-    let notes = [premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
+    let notes = [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);

@@ -263,3 +263,19 @@ fn reuse_that_was_at_the_places_and_is_missing_warns_of_eviction() {
     assert_eq!(kinds(&judged(single.clone(), None, &nowhere)), [FindingKind::Eviction]);
     assert_eq!(judged(single, None, &nowhere[..19]), [], "too few to tell");
 }
+
+#[test]
+fn a_rank_that_the_server_does_not_have_is_named() {
+    let judged = |ranks: Option<u32>| {
+        let mut context = context(1, 4);
+        context.server.ranks = ranks;
+        let mut accumulator = Accumulator::new(context);
+        [0, 1, 2, 9].into_iter().zip(0..).for_each(|(rank, n)| accumulator.add(&served(n, 0, rank, 0)));
+        accumulator.finish(Closing::plain(State::Complete)).validity.warnings
+    };
+    let beyond = judged(Some(2));
+    assert_eq!(kinds(&beyond), [FindingKind::Rank]);
+    assert!(beyond[0].seen.starts_with("2 turns were served by rank 2 and 1 more, and the server has 2"), "{}", beyond[0].seen);
+    assert_eq!(kinds(&judged(Some(9))), [FindingKind::Rank], "they are numbered from 0");
+    assert_eq!((judged(Some(10)), judged(None)), (vec![], vec![]), "or their number is unknown");
+}
