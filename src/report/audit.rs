@@ -113,7 +113,8 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         eviction::eviction,
         output_length,
     ];
-    let notes = [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
+    let notes =
+        [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);

@@ -275,7 +275,11 @@ fn a_rank_that_the_server_does_not_have_is_named() {
     };
     let beyond = judged(Some(2));
     assert_eq!(kinds(&beyond), [FindingKind::Rank]);
-    assert!(beyond[0].seen.starts_with("2 turns were served by rank 2 and 1 more, and the server has 2"), "{}", beyond[0].seen);
+    assert!(
+        beyond[0].seen.starts_with("2 turns were served by rank 2 and 1 more, and the server has 2"),
+        "{}",
+        beyond[0].seen
+    );
     assert_eq!(kinds(&judged(Some(9))), [FindingKind::Rank], "they are numbered from 0");
     assert_eq!((judged(Some(10)), judged(None)), (vec![], vec![]), "or their number is unknown");
 }

@@ -18,7 +18,10 @@ pub(super) fn rank(report: &RunReport) -> Option<Judged> {
     let more = if beyond.len() > 1 { format!(" and {} more", beyond.len() - 1) } else { String::new() };
     let finding = finding(
         FindingKind::Rank,
-        format!("{turns} turns were served by {}{more}, and the server has {ranks} of them, numbered from 0", first.place),
+        format!(
+            "{turns} turns were served by {}{more}, and the server has {ranks} of them, numbered from 0",
+            first.place
+        ),
         None,
         "the number of ranks is wrong, or the replies are: the reuse of round robin, the balance of the places and the KV \
          capacity in all are those of another number",
