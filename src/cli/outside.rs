@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -13,8 +14,13 @@ use crate::report::{CounterDelta, Unread, When};
 use crate::target::{self, Kind, Scrape};
 use crate::units::public_address;
 
-/// Scrapes by the name under which their address is stored.
-pub(super) type Scrapes = BTreeMap<String, Scrape>;
+/// What every address said, by the name under which it is stored.
+#[derive(Debug, Default)]
+pub(super) struct Scrapes {
+    read: BTreeMap<String, Scrape>,
+    /// Why there is none.
+    failed: BTreeMap<String, String>,
+}
 
 /// The target and the further addresses.
 #[derive(Debug, Clone, Copy)]
@@ -24,12 +30,18 @@ pub(super) struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    /// Reads the counters of every address that shows some.
+    /// Reads the counters of every address that shows some, of all at once.
     pub(super) async fn scrape(&self) -> Scrapes {
-        let mut scrapes = BTreeMap::new();
-        for (name, source) in self.sources() {
-            if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(name, scrape);
+        let ask = async |(name, source): (String, &str)| (name, self.site.scraper.scrape(source).await);
+        let mut scrapes = Scrapes::default();
+        for (name, said) in join_all(self.sources().into_iter().map(ask)).await {
+            match said {
+                Ok(scrape) => {
+                    scrapes.read.insert(name, scrape);
+                }
+                Err(why) => {
+                    scrapes.failed.insert(name, why.to_string());
+                }
             }
         }
         scrapes
@@ -55,14 +67,19 @@ impl Outside<'_> {
 
     /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
     pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
-        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
-            (true, true) => None,
-            (false, true) => Some(When::Before),
-            (true, false) => Some(When::After),
-            (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
-        };
+        let missing =
+            |name: &String, source: &str| match (before.read.contains_key(name), after.read.contains_key(name)) {
+                (true, true) => None,
+                (false, true) => Some(When::Before),
+                (true, false) => Some(When::After),
+                (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
+            };
+        let why = |name: &String| before.failed.get(name).or_else(|| after.failed.get(name)).cloned();
         let sources = self.sources().into_iter();
-        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
+        let unread = |(name, source): (String, &str)| {
+            Some(Unread { when: missing(&name, source)?, why: why(&name), source: name })
+        };
+        sources.filter_map(unread).collect()
     }
 
     /// The target's address, unless asking it there would disturb what is measured.
@@ -124,26 +141,27 @@ fn named(source: Option<&str>, place: Place) -> Place {
 
 /// The growth of every counter, the target's own first.
 pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
-    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let of = |scrapes: &'_ Scrapes, source: &String| scrapes.get(source).map(|scrape| scrape.counters.clone());
+    let of = |scrapes: &'_ Scrapes, source: &String| scrapes.read.get(source).map(|scrape| scrape.counters.clone());
     let between =
         |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
+    let sources: BTreeSet<&String> = before.read.keys().chain(after.read.keys()).collect();
     sources.into_iter().flat_map(between).collect()
 }
 
 /// The addresses whose process has another start time than before.
 pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
-    let started = |scrapes: &Scrapes, source: &String| scrapes.get(source).and_then(|scrape| scrape.started);
+    let started = |scrapes: &Scrapes, source: &String| scrapes.read.get(source).and_then(|scrape| scrape.started);
     let is_another = |source: &&String| {
         started(before, source).zip(started(after, source)).is_some_and(|(earlier, later)| later > earlier)
     };
-    before.keys().filter(is_another).cloned().collect()
+    before.read.keys().filter(is_another).cloned().collect()
 }
 
 /// Both scrapes of every address, as they came.
 pub(super) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
     let part = |when: &str, scrapes: &Scrapes| {
         scrapes
+            .read
             .iter()
             .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
             .collect::<String>()

@@ -83,12 +83,12 @@ fn each_address_that_could_not_be_read_is_named() {
     let mut accumulator = Accumulator::new(context(1, 1));
     accumulator.add(&served(0, 0, 0, 0));
     let unread = [("http://a", When::Before), ("http://b", When::After), ("http://c", When::Both)]
-        .map(|(source, when)| Unread { source: source.into(), when });
+        .map(|(source, when)| Unread { source: source.into(), when, why: Some("it is on fire".into()) });
     let closing = Closing { unread: unread.to_vec(), ..Closing::plain(State::Complete) };
     let Validity { voids, warnings, .. } = accumulator.finish(closing).validity;
     assert_eq!((kinds(&voids), kinds(&warnings)), (vec![], vec![FindingKind::Scrape; 3]));
     for (warning, words) in warnings.iter().zip(["http://a", "after", "before or after"]) {
-        assert!(warning.seen.contains(words), "{}", warning.seen);
+        assert!(warning.seen.contains(words) && warning.seen.ends_with("(it is on fire)"), "{}", warning.seen);
     }
 }
 

@@ -32,9 +32,10 @@ pub(super) fn unread(unread: &Unread) -> Judged {
         When::After => "after the run",
         When::Both => "before or after the run",
     };
+    let why = unread.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
     let finding = finding(
         FindingKind::Scrape,
-        format!("the counters of {} could not be read {when}", unread.source),
+        format!("the counters of {} could not be read {when}{why}", unread.source),
         None,
         "what they say of this run is unknown, and it was not set against the replies",
         "see that its /metrics answers all the time, or leave it out of --metrics-url",

@@ -84,6 +84,9 @@ pub struct CounterDelta {
 pub struct Unread {
     pub source: String,
     pub when: When,
+    /// What was wrong, where that is known.
+    #[serde(default)]
+    pub why: Option<String>,
 }
 
 /// At which end of the run.

@@ -116,7 +116,7 @@ impl Series {
 async fn ask(http: &reqwest::Client, base: &str, source: Source, patience: Duration, at: Micros) -> Answer {
     let url = match source {
         Source::Loads => join(base, "/v1/loads"),
-        Source::Metrics => super::server::metrics_url(base),
+        Source::Metrics => super::scrape::metrics_url(base),
     };
     let Ok(reply) = http.get(url).timeout(patience).send().await else { return Answer::Silent };
     // A busy server may refuse for now; only one that does not know the question will never answer it.

@@ -339,6 +339,7 @@ fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
     assert_eq!((ran.ended_well(), &report["totals"]["complete"]), (true, &json!(4)), "{}", ran.stderr);
     assert_eq!(report["server"]["counters"][0]["delta"], Value::Null);
     assert_eq!(report["server"]["unread"][0]["when"], "after", "{}", report["server"]["unread"]);
+    assert!(report["server"]["unread"][0]["why"].as_str().unwrap().contains("no answer within"));
     let asked: BTreeSet<usize> =
         server.seen().iter().filter(|seen| seen.path == "/metrics").map(|seen| seen.connection).collect();
     assert!(server.turns()[1..].iter().all(|turn| !asked.contains(&turn.connection)), "on a connection of its own");
