@@ -117,6 +117,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
+    let found = found.chain(report.server.cut.iter().map(reconcile::cut));
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
     Validity {

@@ -93,6 +93,22 @@ fn each_address_that_could_not_be_read_is_named() {
 }
 
 #[test]
+fn a_page_of_counters_that_is_not_kept_whole_is_named_with_what_is_missing() {
+    let said = |summed_series, left_out_bytes| {
+        let mut accumulator = Accumulator::new(context(1, 1));
+        accumulator.add(&served(0, 0, 0, 0));
+        let cut = vec![Cut { source: "http://a".into(), summed_series, left_out_bytes }];
+        let mut warnings = accumulator.finish(Closing { cut, ..Closing::plain(State::Complete) }).validity.warnings;
+        assert_eq!(kinds(&warnings), [FindingKind::Scrape]);
+        warnings.remove(0).seen
+    };
+    let (series, bytes) = (said(Some(160_000), 0), said(None, 77));
+    assert!(series.contains("http://a") && series.contains("160000 series") && !series.contains("bytes"), "{series}");
+    assert!(bytes.contains("77 bytes") && !bytes.contains("known counters"), "{bytes}");
+    assert!(said(Some(160_000), 77).contains("metrics.prom"));
+}
+
+#[test]
 fn spills_are_those_that_the_simulator_counted() {
     let mut accumulator = Accumulator::new(context(1, 1));
     accumulator.add(&served(0, 0, 0, 0));

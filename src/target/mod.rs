@@ -26,7 +26,7 @@ pub use key::API_KEY;
 pub use keys::{Carried, KeySigns, key_arrived};
 pub use launch::{Launched, launch_sim};
 pub use ready::{Readiness, readiness};
-pub use scrape::{Scrape, Scraper};
+pub use scrape::{Scrape, Scraper, summed};
 pub use series::{WHOLE_SERVER, watch};
 pub use server::{ServerFacts, ask};
 pub use url::join;

@@ -129,7 +129,7 @@ async fn ask(http: &reqwest::Client, base: &str, source: Source, patience: Durat
     let Ok(body) = super::reply::bytes(reply).await else { return Answer::Silent };
     let loads = match source {
         Source::Loads => serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| from_loads(&loads, at)),
-        Source::Metrics => from_gauges(&Exposition::parse(&String::from_utf8_lossy(&body)), at),
+        Source::Metrics => from_gauges(&Exposition::parse_those(&String::from_utf8_lossy(&body), is_gauge), at),
     };
     if loads.is_empty() { Answer::Nothing } else { Answer::Told(loads) }
 }
@@ -179,6 +179,10 @@ const GAUGES: &[(&str, Gauge, &str)] = &[
     ("smg_worker_requests_active", Gauge::Running, "worker"),
     ("vllm_router_running_requests", Gauge::Running, "worker"),
 ];
+
+fn is_gauge(name: &str) -> bool {
+    GAUGES.iter().any(|(known, ..)| *known == name)
+}
 
 fn from_gauges(exposition: &Exposition, at: Micros) -> Vec<PlaceLoad> {
     let mut loads: Vec<PlaceLoad> = vec![];
