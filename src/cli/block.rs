@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
 use super::output_args::Lines;
-use super::outside::{Outside, deltas, raw_metrics, restarted};
+use super::outside::{Outside, cut, deltas, raw_metrics, restarted};
 use super::pin::Placer;
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
@@ -103,6 +103,7 @@ impl Block<'_> {
             ended_by: Some(driven.ended_by),
             counters: deltas(&before, &after),
             unread: self.outside().unread(&before, &after),
+            cut: cut(&before, &after),
             series,
             flush: Some(flush),
             restarted: restarted(&before, &after),

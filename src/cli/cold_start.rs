@@ -117,8 +117,8 @@ impl ColdStart<'_> {
         let (mut emptied, mut notes) = (0, vec![]);
         for source in self.outside.addresses() {
             let is_router = source == site.base && site.facts.kind.is_some_and(Kind::is_router);
-            let scrape = target::scrape(&site.http, source).await;
-            let is_vllm = scrape.is_some_and(|scrape| target::dialects(&scrape.exposition).contains(&Dialect::Vllm));
+            let scrape = site.scraper.scrape(source).await;
+            let is_vllm = scrape.is_ok_and(|scrape| target::dialects(&scrape.exposition).contains(&Dialect::Vllm));
             if is_router || !is_vllm {
                 continue;
             }
@@ -195,7 +195,7 @@ impl ColdStart<'_> {
     async fn gauges(&self) -> Option<f64> {
         let site = self.outside.site;
         let ranks = usize::try_from(site.facts.ranks?).ok()?;
-        let shown = target::evictable(&target::scrape(&site.http, self.outside.own()?).await?.exposition);
+        let shown = target::evictable(&site.scraper.scrape(self.outside.own()?).await.ok()?.exposition);
         (shown.len() >= ranks).then(|| shown.values().sum())
     }
 

@@ -114,7 +114,9 @@ impl ExportArgs {
 
     fn write(&self, text: &str) -> anyhow::Result<()> {
         match (&self.output, self.format) {
-            (Some(path), _) => store::write_new(path, &format!("{}\n", text.trim_end())).exit_with(Exit::Usage),
+            (Some(path), _) => {
+                store::write_new(path, &format!("{}\n", text.trim_end()), "--output").exit_with(Exit::Usage)
+            }
             (None, Format::Json | Format::Jsonl) => say::json(text),
             (None, _) => say::result(text),
         }

@@ -10,6 +10,16 @@ use super::exit::{Ended, Exit};
 use super::say;
 use crate::drive::Stop;
 
+/// Makes a write beyond the limit of file size (`ulimit -f`) an error like any other, which names its file: unhandled, the
+/// signal that comes with it ends the program in the midst of a run. Programs that this one starts get it as ever.
+pub(super) fn survive_file_size_limit() {
+    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    // The handler outlives its runtime. Where there is none, the signal ends the program as before.
+    if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() {
+        let _ = runtime.block_on(async { signal(kind) });
+    }
+}
+
 /// Runs `work` to its end, or to the second SIGINT or SIGTERM.
 ///
 /// # Errors

@@ -82,6 +82,7 @@ pub fn main() -> Exit {
         Ok(cli) => cli,
         Err(shown) => return usage(&shown),
     };
+    interrupt::survive_file_size_limit();
     run_command(&cli.command).unwrap_or_else(|error| {
         say::error(&error);
         Exit::of(&error)

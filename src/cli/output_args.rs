@@ -44,7 +44,12 @@ impl OutputArgs {
     /// # Errors
     /// When it cannot be appended to.
     pub(super) fn lines(&self) -> anyhow::Result<Lines<'_>> {
-        let file = self.output_file.as_deref().map(LineFile::open).transpose().exit_with(Exit::Usage)?;
+        let file = self
+            .output_file
+            .as_deref()
+            .map(|path| LineFile::open(path, "--output-file"))
+            .transpose()
+            .exit_with(Exit::Usage)?;
         let arrays = if self.output_details { Arrays::With } else { Arrays::Without };
         Ok(Lines { file, arrays, tag: self.tag.as_deref() })
     }

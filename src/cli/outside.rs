@@ -3,18 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::site::Site;
 use crate::clock::Clock;
 use crate::record::{Place, PlaceLoad};
-use crate::report::{CounterDelta, Unread, When};
+use crate::report::{CounterDelta, Cut, Unread, When};
 use crate::target::{self, Kind, Scrape};
 use crate::units::public_address;
+use crate::wire::Exposition;
 
-/// Scrapes by the name under which their address is stored.
-pub(super) type Scrapes = BTreeMap<String, Scrape>;
+/// What every address said, by the name under which it is stored.
+#[derive(Debug, Default)]
+pub(super) struct Scrapes {
+    read: BTreeMap<String, Scrape>,
+    /// Why there is none.
+    failed: BTreeMap<String, String>,
+}
 
 /// The target and the further addresses.
 #[derive(Debug, Clone, Copy)]
@@ -24,12 +31,19 @@ pub(super) struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    /// Reads the counters of every address that shows some.
+    /// Reads the counters of every address that shows some, of all at once.
     pub(super) async fn scrape(&self) -> Scrapes {
-        let mut scrapes = BTreeMap::new();
-        for (name, source) in self.sources() {
-            if let Some(scrape) = target::scrape(&self.site.http, source).await {
-                scrapes.insert(name, scrape);
+        let ask = async |(name, source): (String, &str)| (name, self.site.scraper.scrape(source).await);
+        let mut scrapes = Scrapes::default();
+        for (name, said) in join_all(self.sources().into_iter().map(ask)).await {
+            match said {
+                // Its samples have been read, and may be many.
+                Ok(scrape) => {
+                    scrapes.read.insert(name, Scrape { exposition: Exposition::default(), ..scrape });
+                }
+                Err(why) => {
+                    scrapes.failed.insert(name, why.to_string());
+                }
             }
         }
         scrapes
@@ -55,14 +69,19 @@ impl Outside<'_> {
 
     /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
     pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
-        let missing = |name: &String, source: &str| match (before.contains_key(name), after.contains_key(name)) {
-            (true, true) => None,
-            (false, true) => Some(When::Before),
-            (true, false) => Some(When::After),
-            (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
-        };
+        let missing =
+            |name: &String, source: &str| match (before.read.contains_key(name), after.read.contains_key(name)) {
+                (true, true) => None,
+                (false, true) => Some(When::Before),
+                (true, false) => Some(When::After),
+                (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
+            };
+        let why = |name: &String| before.failed.get(name).or_else(|| after.failed.get(name)).cloned();
         let sources = self.sources().into_iter();
-        sources.filter_map(|(name, source)| Some(Unread { when: missing(&name, source)?, source: name })).collect()
+        let unread = |(name, source): (String, &str)| {
+            Some(Unread { when: missing(&name, source)?, why: why(&name), source: name })
+        };
+        sources.filter_map(unread).collect()
     }
 
     /// The target's address, unless asking it there would disturb what is measured.
@@ -124,29 +143,53 @@ fn named(source: Option<&str>, place: Place) -> Place {
 
 /// The growth of every counter, the target's own first.
 pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
-    let sources: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let of = |scrapes: &'_ Scrapes, source: &String| scrapes.get(source).map(|scrape| scrape.counters.clone());
-    let between =
-        |source: &String| CounterDelta::between(source, of(before, source).as_deref(), of(after, source).as_deref());
-    sources.into_iter().flat_map(between).collect()
+    let between = |source: &String| {
+        let scrapes = [before, after].map(|scrapes| scrapes.read.get(source));
+        // Sums compare with sums alone.
+        let is_summed = scrapes.iter().flatten().any(|scrape| scrape.summed.is_some());
+        let [before, after] = scrapes.map(|scrape| {
+            let counters = scrape?.counters.clone();
+            Some(if is_summed { target::summed(counters) } else { counters })
+        });
+        CounterDelta::between(source, before.as_deref(), after.as_deref())
+    };
+    sources(before, after).into_iter().flat_map(between).collect()
+}
+
+/// What is not kept of the pages of each address: the most of both scrapes.
+pub(super) fn cut(before: &Scrapes, after: &Scrapes) -> Vec<Cut> {
+    let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let cut = |source: &String| {
+        let scrapes = || [before, after].into_iter().filter_map(|scrapes| scrapes.read.get(source));
+        let summed_series = scrapes().filter_map(|scrape| scrape.summed).max().map(count);
+        let left_out_bytes = scrapes().map(|scrape| count(scrape.left_out)).max().unwrap_or(0);
+        let is_cut = summed_series.is_some() || left_out_bytes > 0;
+        is_cut.then(|| Cut { source: source.clone(), summed_series, left_out_bytes })
+    };
+    sources(before, after).into_iter().filter_map(cut).collect()
+}
+
+fn sources<'a>(before: &'a Scrapes, after: &'a Scrapes) -> BTreeSet<&'a String> {
+    before.read.keys().chain(after.read.keys()).collect()
 }
 
 /// The addresses whose process has another start time than before.
 pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
-    let started = |scrapes: &Scrapes, source: &String| scrapes.get(source).and_then(|scrape| scrape.started);
+    let started = |scrapes: &Scrapes, source: &String| scrapes.read.get(source).and_then(|scrape| scrape.started);
     let is_another = |source: &&String| {
         started(before, source).zip(started(after, source)).is_some_and(|(earlier, later)| later > earlier)
     };
-    before.keys().filter(is_another).cloned().collect()
+    before.read.keys().filter(is_another).cloned().collect()
 }
 
-/// Both scrapes of every address, as they came.
+/// Both scrapes of every address, as far as they are kept.
 pub(super) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
     let part = |when: &str, scrapes: &Scrapes| {
-        scrapes
-            .iter()
-            .map(|(source, scrape)| format!("# gspbench: {source}, {when} the run\n{}\n", scrape.raw))
-            .collect::<String>()
+        let page = |(source, Scrape { raw, left_out, .. }): (&String, &Scrape)| {
+            let cut = if *left_out > 0 { format!("; {left_out} bytes are left out") } else { String::new() };
+            format!("# gspbench: {source}, {when} the run{cut}\n{raw}\n")
+        };
+        scrapes.read.iter().map(page).collect::<String>()
     };
     part("before", before) + &part("after", after)
 }

@@ -16,7 +16,7 @@ use crate::lanes::Lanes;
 use crate::profile::{Api, KeyScope, RunSpec};
 use crate::record::{Failure, Oddity, Outcome, Place, TurnId, TurnRecord};
 use crate::report::{KeySeen, Untold};
-use crate::target::{self, Carried, KeySigns, ServerFacts, TargetError, key_arrived};
+use crate::target::{Carried, KeySigns, ServerFacts, TargetError, key_arrived};
 use crate::units::Micros;
 use crate::workload::{Plan, Prompt, Prompter};
 
@@ -214,7 +214,7 @@ impl Prober<'_> {
         let mut signs = KeySigns::default();
         let outside = Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls };
         for source in outside.addresses() {
-            if let Some(scrape) = target::scrape(&self.site.http, source).await {
+            if let Ok(scrape) = self.site.scraper.scrape(source).await {
                 signs = signs.and(KeySigns::read(&scrape.exposition, carried));
             }
         }

@@ -4,10 +4,11 @@
 //! Turns are joined in blocks, each with a pass over the log, so that memory does not grow with the run.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use flate2::bufread::MultiGzDecoder;
 
 use super::exit::{Exit, ExitWith as _};
 use crate::client::{Exported, read_export};
@@ -25,7 +26,7 @@ const PREFIX: &str = "sglang-request-metrics-";
 /// Where the server's log is.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RequestLogArgs {
-    /// SGLang's log of requests (--export-metrics-to-file-dir), a file or its folder: joins the rank of each turn, which no
+    /// SGLang's log of requests (--export-metrics-to-file-dir), plain or gzip, a file or its folder: joins the rank of each turn, which no
     /// streamed reply of the OpenAI routes tells. May be given several times
     #[arg(long = "export-file", value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -186,8 +187,8 @@ fn fill(turn: &mut TurnRecord, exported: Exported) -> Option<()> {
 /// Reads all lines that are one; how many of them `take` made use of. The last may be torn: the server still writes.
 fn read_log(path: &Path, mut take: impl FnMut(Exported) -> Option<()>) -> anyhow::Result<u64> {
     let unreadable = || format!("--export-file `{}`: it cannot be read", path.display());
-    let file = std::fs::File::open(path).with_context(unreadable).exit_with(Exit::Usage)?;
-    let (mut reader, mut line, mut used) = (BufReader::new(file), Vec::new(), 0);
+    let mut reader = opened(path).with_context(unreadable).exit_with(Exit::Usage)?;
+    let (mut line, mut used) = (Vec::new(), 0);
     loop {
         line.clear();
         if reader.read_until(b'\n', &mut line).with_context(unreadable).exit_with(Exit::Usage)? == 0 {
@@ -195,4 +196,13 @@ fn read_log(path: &Path, mut take: impl FnMut(Exported) -> Option<()>) -> anyhow
         }
         used += u64::from(read_export(&line).and_then(&mut take).is_some());
     }
+}
+
+/// The lines of a log, which those who keep many of them keep as gzip.
+fn opened(path: &Path) -> std::io::Result<Box<dyn BufRead>> {
+    /// How gzip begins, whatever its file is called.
+    const GZIP: [u8; 2] = [0x1f, 0x8b];
+    let mut reader = BufReader::new(std::fs::File::open(path)?);
+    let is_gzip = reader.fill_buf()?.starts_with(&GZIP);
+    Ok(if is_gzip { Box::new(BufReader::new(MultiGzDecoder::new(reader))) } else { Box::new(reader) })
 }

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::drive::Stop;
 use crate::lanes::Lanes;
 use crate::profile::{Api, RequestSpec, RunSpec, Target};
-use crate::target::{self, Readiness, ServerFacts, TargetError};
+use crate::target::{self, Readiness, Scraper, ServerFacts, TargetError};
 use crate::text::Vocabulary;
 use crate::units::{public_address, without_user};
 use crate::workload::Plan;
@@ -30,6 +30,7 @@ pub(super) struct Site {
     pub others: Vec<String>,
     /// For everything but turns, with the headers that turns have: scrapes and flushes have connections of their own.
     pub http: reqwest::Client,
+    pub scraper: Scraper,
     pub facts: ServerFacts,
     pub model: Option<String>,
     pub probed: Probed,
@@ -110,10 +111,11 @@ impl Site {
     ) -> anyhow::Result<Self> {
         let Server { target, mut bases, http, api_key, pin } = server;
         let timeout = opening.ready_timeout;
+        let scraper = Scraper::new(http.clone());
         let mut told = Vec::new();
         for base in &bases {
             let ready = start::ready(started, &http, base, timeout).await.exit_with(Exit::Target)?;
-            let mut facts = Box::pin(target::ask(&http, base, &ready)).await.exit_with(Exit::Target)?;
+            let mut facts = Box::pin(target::ask(&http, &scraper, base, &ready)).await.exit_with(Exit::Target)?;
             if let Readiness::NotYet(said) = ready {
                 facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));
             }
@@ -128,7 +130,8 @@ impl Site {
         }
         let base = bases.remove(0);
         let probed = Probed::before(opening.spec, &facts);
-        let mut site = Self { target, base, others: bases, http, facts, model, probed, api_key, pin, started: None };
+        let mut site =
+            Self { target, base, others: bases, http, scraper, facts, model, probed, api_key, pin, started: None };
         site.count_ranks().exit_with(Exit::Target)?;
         site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)

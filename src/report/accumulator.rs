@@ -6,7 +6,7 @@
 use super::latency::{Latency, millis};
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
-use super::server::{CounterDelta, KeySeen, ServerFacts, Unread};
+use super::server::{CounterDelta, Cut, KeySeen, ServerFacts, Unread};
 use super::shape::{
     Client, InFlight, Manifest, ObservedOracle, RunReport, SCHEMA, StartRate, State, Totals, Windows, WorkloadFacts,
 };
@@ -33,6 +33,7 @@ pub struct Closing {
     pub ended_by: Option<EndedBy>,
     pub counters: Vec<CounterDelta>,
     pub unread: Vec<Unread>,
+    pub cut: Vec<Cut>,
     pub series: Vec<PlaceLoad>,
     pub flush: Option<FlushFacts>,
     pub restarted: Vec<String>,
@@ -83,6 +84,7 @@ impl Closing {
             ended_by: None,
             counters: vec![],
             unread: vec![],
+            cut: vec![],
             series: vec![],
             flush: None,
             restarted: vec![],
@@ -157,6 +159,7 @@ impl Accumulator {
             ended_by,
             counters,
             unread,
+            cut,
             series,
             flush,
             restarted,
@@ -173,6 +176,7 @@ impl Accumulator {
         let Context { manifest, mut workload, mut server } = self.context.clone();
         server.counters = counters;
         server.unread = unread;
+        server.cut = cut;
         server.series = series;
         server.flush = flush;
         server.restarted = restarted;

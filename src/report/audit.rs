@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
-use super::{client, premises, reconcile, served};
+use super::{client, eviction, premises, reconcile, served};
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -81,6 +81,10 @@ pub enum FindingKind {
     Estimated,
     /// Replies bent the protocol in ways that cost numbers or hint at something in between.
     Oddities,
+    /// Far less was cached than the places served before.
+    Eviction,
+    /// Turns were served by a rank that the server does not have.
+    Rank,
     /// Round robin may keep step with the sessions.
     Aliasing,
     /// A router that takes its key from the prompt does not see the sessions.
@@ -106,11 +110,14 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::hit,
         reconcile::hit_by_place,
         reconcile::traffic,
+        eviction::eviction,
         output_length,
     ];
-    let notes = [premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
+    let notes =
+        [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
+    let found = found.chain(report.server.cut.iter().map(reconcile::cut));
     let (voids, warnings): (Vec<Judged>, Vec<Judged>) = found.partition(|(_, verdict)| *verdict == Verdict::Void);
     let plain = |judged: Vec<Judged>| judged.into_iter().map(|(finding, _)| finding).collect();
     Validity {

@@ -83,13 +83,29 @@ fn each_address_that_could_not_be_read_is_named() {
     let mut accumulator = Accumulator::new(context(1, 1));
     accumulator.add(&served(0, 0, 0, 0));
     let unread = [("http://a", When::Before), ("http://b", When::After), ("http://c", When::Both)]
-        .map(|(source, when)| Unread { source: source.into(), when });
+        .map(|(source, when)| Unread { source: source.into(), when, why: Some("it is on fire".into()) });
     let closing = Closing { unread: unread.to_vec(), ..Closing::plain(State::Complete) };
     let Validity { voids, warnings, .. } = accumulator.finish(closing).validity;
     assert_eq!((kinds(&voids), kinds(&warnings)), (vec![], vec![FindingKind::Scrape; 3]));
     for (warning, words) in warnings.iter().zip(["http://a", "after", "before or after"]) {
-        assert!(warning.seen.contains(words), "{}", warning.seen);
+        assert!(warning.seen.contains(words) && warning.seen.ends_with("(it is on fire)"), "{}", warning.seen);
     }
+}
+
+#[test]
+fn a_page_of_counters_that_is_not_kept_whole_is_named_with_what_is_missing() {
+    let said = |summed_series, left_out_bytes| {
+        let mut accumulator = Accumulator::new(context(1, 1));
+        accumulator.add(&served(0, 0, 0, 0));
+        let cut = vec![Cut { source: "http://a".into(), summed_series, left_out_bytes }];
+        let mut warnings = accumulator.finish(Closing { cut, ..Closing::plain(State::Complete) }).validity.warnings;
+        assert_eq!(kinds(&warnings), [FindingKind::Scrape]);
+        warnings.remove(0).seen
+    };
+    let (series, bytes) = (said(Some(160_000), 0), said(None, 77));
+    assert!(series.contains("http://a") && series.contains("160000 series") && !series.contains("bytes"), "{series}");
+    assert!(bytes.contains("77 bytes") && !bytes.contains("known counters"), "{bytes}");
+    assert!(said(Some(160_000), 77).contains("metrics.prom"));
 }
 
 #[test]
@@ -217,4 +233,69 @@ fn a_prompt_that_hides_its_session_from_routers_warns_unless_the_server_is_none(
     assert_eq!(kinds(&judged(None, 9, false)), [FindingKind::RouterKey]);
     assert_eq!(judged(None, 9, true), []);
     assert_eq!(judged(Some("sglang"), 1, true), []);
+}
+
+#[test]
+fn reuse_that_was_at_the_places_and_is_missing_warns_of_eviction() {
+    // 40 turns of 10,000 tokens, of which caches that never evict would have given 90 %.
+    let judged = |context: Context, observed: Option<f64>, turns: &[TurnRecord]| {
+        let mut accumulator = Accumulator::new(context);
+        turns.iter().for_each(|turn| accumulator.add(turn));
+        let observed = observed.map(|reuse| ObservedOracle { reuse, cold_pairs: 2 });
+        accumulator.finish(Closing { observed, ..Closing::plain(State::Complete) }).validity.warnings
+    };
+    let small = || {
+        let mut small = context(1, 40);
+        (small.server.page_tokens, small.server.kv_tokens_total) = (Some(1), Some(8_000));
+        small.manifest.spec.server.flush = false;
+        small
+    };
+    let turns = |gap: u64, cached: u32| -> Vec<TurnRecord> {
+        let turn = |n: u32| TurnRecord {
+            prompt_tokens: Some(10_000),
+            cached_tokens: Some(if n < 2 { 0 } else { cached }),
+            ..served(n, u64::from(n) * gap, 0, 0)
+        };
+        (0..40).map(turn).collect()
+    };
+    let one_by_one = |cached| judged(small(), Some(0.9), &turns(200, cached));
+    let lost = one_by_one(5_000);
+    assert_eq!(kinds(&lost), [FindingKind::Eviction]);
+    for words in ["47.5 % of prompt tokens were cached, 90 % had been", "40000 distinct", "room for 8000 in all"] {
+        assert!(lost[0].seen.contains(words), "{}", lost[0].seen);
+    }
+    assert_eq!(one_by_one(9_000), [], "5 points and the slack may be missing");
+    assert_eq!(judged(small(), Some(0.9), &turns(0, 0)), [], "all left together: no cache can have held their prompts");
+    assert_eq!(kinds(&judged(small(), Some(0.9), &turns(200, 0))), [FindingKind::Eviction], "one by one they could");
+    assert_eq!(judged(small(), None, &turns(200, 0)), [], "nothing is expected of two ranks whose places are unknown");
+    let mut paged = small();
+    paged.server.page_tokens = Some(5_000);
+    assert_eq!(judged(paged, Some(0.9), &turns(200, 5_000)), [], "pages that are not full cannot be shared");
+    // A single rank needs no places: all its turns are expected to find what the plan allows.
+    let mut single = small();
+    single.server.ranks = Some(1);
+    single.workload.oracle.ideal_reuse = Some(0.9);
+    let nowhere: Vec<_> = turns(200, 0).into_iter().map(|turn| TurnRecord { place: None, ..turn }).collect();
+    assert_eq!(kinds(&judged(single.clone(), None, &nowhere)), [FindingKind::Eviction]);
+    assert_eq!(judged(single, None, &nowhere[..19]), [], "too few to tell");
+}
+
+#[test]
+fn a_rank_that_the_server_does_not_have_is_named() {
+    let judged = |ranks: Option<u32>| {
+        let mut context = context(1, 4);
+        context.server.ranks = ranks;
+        let mut accumulator = Accumulator::new(context);
+        [0, 1, 2, 9].into_iter().zip(0..).for_each(|(rank, n)| accumulator.add(&served(n, 0, rank, 0)));
+        accumulator.finish(Closing::plain(State::Complete)).validity.warnings
+    };
+    let beyond = judged(Some(2));
+    assert_eq!(kinds(&beyond), [FindingKind::Rank]);
+    assert!(
+        beyond[0].seen.starts_with("2 turns were served by rank 2 and 1 more, and the server has 2"),
+        "{}",
+        beyond[0].seen
+    );
+    assert_eq!(kinds(&judged(Some(9))), [FindingKind::Rank], "they are numbered from 0");
+    assert_eq!((judged(Some(10)), judged(None)), (vec![], vec![]), "or their number is unknown");
 }

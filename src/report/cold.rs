@@ -31,29 +31,44 @@ pub struct ColdEvidence {
     pub silent_groups: u64,
 }
 
-/// The early turns of each group; memory grows with groups and with turns in flight, not with turns.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Beginnings(BTreeMap<u32, Beginning>);
+/// The early turns of each group, or of each group at each place; memory grows with these and with turns in flight, not
+/// with turns.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Beginnings<K>(BTreeMap<K, Beginning>);
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Beginning {
     first_output: Option<Micros>,
-    /// When each turn left and what it found, for turns that left before `first_output`.
-    early: Vec<(Micros, Option<u32>)>,
+    /// Turns that left before `first_output`.
+    early: Vec<Early>,
 }
 
-impl Beginnings {
-    pub(super) fn add(&mut self, turn: &TurnRecord) {
+/// A turn that cannot have met what the first one of its kind was about to leave in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Early {
+    sent: Micros,
+    cached: Option<u32>,
+    prompt: Option<u32>,
+}
+
+impl<K> Default for Beginnings<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Beginnings<K> {
+    pub(super) fn add(&mut self, key: K, turn: &TurnRecord) {
         let Some(sent) = turn.sent_us else { return };
-        let beginning = self.0.entry(turn.group).or_default();
-        beginning.early.push((sent, turn.cached_tokens));
+        let beginning = self.0.entry(key).or_default();
+        beginning.early.push(Early { sent, cached: turn.cached_tokens, prompt: turn.prompt_tokens });
         beginning.end_at(turn.first_us);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self(groups) = other;
-        for (group, Beginning { first_output, early }) in groups {
-            let beginning = self.0.entry(group).or_default();
+        let Self(keys) = other;
+        for (key, Beginning { first_output, early }) in keys {
+            let beginning = self.0.entry(key).or_default();
             beginning.early.extend(early);
             beginning.end_at(first_output);
             // The order of arrival says nothing, so that any split into parts merges to the same.
@@ -61,14 +76,26 @@ impl Beginnings {
         }
     }
 
+    /// Prompt tokens of the early turns that found no more than the slack, but for the first of each beginning: each read
+    /// a prompt that an earlier turn was still reading.
+    pub(super) fn overlap(&self, slack: u32) -> u64 {
+        let cold = |turn: &&Early| turn.cached.is_some_and(|cached| cached <= slack);
+        let of = |beginning: &Beginning| {
+            let cold = beginning.early.iter().filter(cold);
+            let first = cold.clone().min().and_then(|turn| turn.prompt).map_or(0, u64::from);
+            cold.filter_map(|turn| turn.prompt).map(u64::from).sum::<u64>() - first
+        };
+        self.0.values().map(of).sum()
+    }
+
     /// The evidence, with what a reply may report without having met its group's prompt.
     pub(super) fn evidence(&self, slack: u32) -> ColdEvidence {
         let mut evidence = ColdEvidence::default();
         for beginning in self.0.values() {
             let early = &beginning.early;
-            if early.iter().any(|(_, cached)| cached.is_some_and(|cached| cached <= slack)) {
+            if early.iter().any(|turn| turn.cached.is_some_and(|cached| cached <= slack)) {
                 evidence.cold_groups += 1;
-            } else if early.iter().all(|(_, cached)| cached.is_some()) {
+            } else if early.iter().all(|turn| turn.cached.is_some()) {
                 evidence.warm_groups += 1;
             } else {
                 // One that failed, or tells nothing, may have been the one that read the prompt.
@@ -87,7 +114,7 @@ impl Beginning {
             (a, b) => a.or(b),
         };
         let Some(end) = self.first_output else { return };
-        self.early.retain(|(sent, _)| *sent < end);
+        self.early.retain(|turn| turn.sent < end);
     }
 }
 
@@ -104,14 +131,19 @@ mod tests {
             sent_us: Some(Micros(sent)),
             first_us: Some(Micros(first)),
             cached_tokens: cached,
+            prompt_tokens: Some(4_100),
             ..TurnRecord::planned("t".into(), id, None, Micros(sent), 1)
         }
     }
 
-    fn evidence(turns: &[TurnRecord]) -> ColdEvidence {
+    fn beginnings(turns: &[TurnRecord]) -> Beginnings<u32> {
         let mut beginnings = Beginnings::default();
-        turns.iter().for_each(|turn| beginnings.add(turn));
-        beginnings.evidence(SLACK_TOKENS)
+        turns.iter().for_each(|turn| beginnings.add(turn.group, turn));
+        beginnings
+    }
+
+    fn evidence(turns: &[TurnRecord]) -> ColdEvidence {
+        beginnings(turns).evidence(SLACK_TOKENS)
     }
 
     #[test]
@@ -127,6 +159,19 @@ mod tests {
     fn a_group_whose_early_turns_all_found_its_prompt_began_warm() {
         let warm = [turn(0, 10, 100, Some(0)), turn(1, 10, 50, Some(4096)), turn(1, 60, 70, Some(0))];
         assert_eq!(evidence(&warm), ColdEvidence { cold_groups: 1, warm_groups: 1, silent_groups: 0 });
+    }
+
+    #[test]
+    fn turns_that_read_a_prompt_beside_its_first_reader_overlap_with_it() {
+        let together = [
+            turn(0, 10, 100, Some(0)),
+            turn(0, 11, 120, Some(64)),
+            turn(0, 12, 130, Some(4096)),
+            turn(0, 13, 140, None),
+            turn(0, 100, 140, Some(0)),
+        ];
+        assert_eq!(beginnings(&together).overlap(SLACK_TOKENS), 4_100, "the second; the last one came too late");
+        assert_eq!(beginnings(&together[..1]).overlap(SLACK_TOKENS), 0);
     }
 
     #[test]
@@ -147,14 +192,11 @@ mod tests {
             let reversed: Vec<_> = turns.iter().rev().cloned().collect();
             prop_assert_eq!(evidence(&reversed), whole);
             let (left, right) = turns.split_at(cut.min(turns.len()));
-            let part = |turns: &[TurnRecord]| {
-                let mut beginnings = Beginnings::default();
-                turns.iter().for_each(|turn| beginnings.add(turn));
-                beginnings
-            };
-            let mut merged = part(left);
-            merged.merge(part(right));
+            let mut merged = beginnings(left);
+            merged.merge(beginnings(right));
             prop_assert_eq!(merged.evidence(SLACK_TOKENS), whole);
+            let overlap = beginnings(&turns).overlap(SLACK_TOKENS);
+            prop_assert_eq!([beginnings(&reversed), merged].map(|of| of.overlap(SLACK_TOKENS)), [overlap; 2]);
         }
     }
 }

@@ -11,7 +11,9 @@ impl CounterDelta {
     /// A scrape that failed says nothing of any counter: none has a growth then.
     #[must_use]
     pub fn between(source: &str, before: Option<&[ServerCounter]>, after: Option<&[ServerCounter]>) -> Vec<Self> {
-        let key = |counter: &ServerCounter| (counter.name.clone(), counter.labels.clone());
+        let key = |counter: &ServerCounter| {
+            (counter.name.clone(), counter.role, counter.place.clone(), counter.labels.clone())
+        };
         let values = |scrape: Option<&[ServerCounter]>| -> BTreeMap<_, f64> {
             scrape.unwrap_or_default().iter().map(|counter| (key(counter), counter.value)).collect()
         };
@@ -74,7 +76,9 @@ impl ServerFacts {
     fn passes_a_workers_page_on(&self, own: &[&CounterDelta], further: &[&CounterDelta]) -> bool {
         let is_shown_by = |source: &str, value: fn(&CounterDelta) -> Option<f64>| {
             own.iter().all(|mine| {
-                let same = |of: &&&CounterDelta| (&of.name, &of.labels) == (&mine.name, &mine.labels);
+                let same = |of: &&&CounterDelta| {
+                    (&of.name, of.role, &of.place, &of.labels) == (&mine.name, mine.role, &mine.place, &mine.labels)
+                };
                 let theirs = further.iter().filter(|of| of.source == source).find(same);
                 theirs.is_some_and(|of| value(of) == value(mine))
             })

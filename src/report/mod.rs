@@ -12,6 +12,7 @@ mod client;
 mod cold;
 mod command;
 mod counters;
+mod eviction;
 mod foreign;
 mod gate;
 mod goodput;
@@ -52,7 +53,7 @@ pub use placed::Attributing;
 pub use placement::{GroupPlaces, Placement};
 pub use redact::{HIDDEN, PublicSweep, hide_fields, public_experiment, public_sweep};
 pub use sample::TurnSample;
-pub use server::{CounterDelta, KeySeen, ServerFacts, Unread, When};
+pub use server::{CounterDelta, Cut, KeySeen, ServerFacts, Unread, When};
 pub use shape::{
     Client, Drain, HitRate, Host, InFlight, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow, RoundRobinOracle,
     RunReport, SCHEMA, StartRate, State, Totals, Window, Windows, WithFailures, WorkloadFacts,

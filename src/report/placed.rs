@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
 use super::audit;
-use super::cold;
+use super::cold::{self, Beginnings};
 use super::placement::{Placement, PlacementTally};
 use super::server::CounterDelta;
 use super::shape::{ObservedOracle, PlaceRow, RunReport};
@@ -23,6 +23,10 @@ pub(super) struct Placed {
     split: SplitTally,
     placement: PlacementTally,
     timeline: TimelineTally,
+    /// Of each group at each place; where that is unknown, at any.
+    beginnings: Beginnings<(Option<Place>, u32)>,
+    slack: u32,
+    reports_cached: bool,
 }
 
 /// The parts of a report that [`Placed`] makes.
@@ -51,6 +55,9 @@ impl Placed {
             split: SplitTally::default(),
             placement: PlacementTally::default(),
             timeline: TimelineTally::default(),
+            beginnings: Beginnings::default(),
+            slack: follow.slack,
+            reports_cached: false,
         }
     }
 
@@ -60,13 +67,15 @@ impl Placed {
         self.split.add(turn);
         self.placement.add(turn);
         self.timeline.add(turn);
+        self.beginnings.add((turn.place.clone(), turn.group), turn);
+        self.reports_cached |= turn.cached_tokens.is_some();
         if let Some(place) = &turn.place {
             self.places.entry(place.clone()).or_default().add(turn);
         }
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self { places, affinity, split, placement, timeline } = other;
+        let Self { places, affinity, split, placement, timeline, beginnings, slack: _, reports_cached } = other;
         for (place, subtotal) in places {
             self.places.entry(place).or_default().merge(&subtotal);
         }
@@ -74,6 +83,8 @@ impl Placed {
         self.split.merge(&split);
         self.placement.merge(placement);
         self.timeline.merge(timeline);
+        self.beginnings.merge(beginnings);
+        self.reports_cached |= reports_cached;
     }
 
     /// With the server's number of ranks and its counters, and the turns that a pin sent past their preferred place.
@@ -82,7 +93,8 @@ impl Placed {
         let loads: Vec<_> = ranks.iter().map(|row| (row.place.clone(), row.turns)).collect();
         let pinned = pinned.map(|turns| Spilled { turns, from: "pin".into(), by_place: vec![] });
         let spilled = pinned.or_else(|| simulator_spills(counters));
-        let affinity = Affinity { spilled, ..self.affinity.finish(&loads) };
+        let overlap_tokens = self.reports_cached.then(|| self.beginnings.overlap(self.slack));
+        let affinity = Affinity { spilled, overlap_tokens, ..self.affinity.finish(&loads) };
         let placement = self.placement.finish(ranks.iter().map(|row| &row.place));
         let timeline = self.timeline.finish(ranks.iter().map(|row| &row.place));
         Parts { ranks, affinity, ttft_split: self.split.finish(), placement, timeline }

@@ -3,10 +3,32 @@
 use super::audit::{FindingKind, Judged, Verdict, finding, percent};
 use super::ratio;
 use super::shape::RunReport;
+use crate::record::Place;
 use crate::workload::Aliasing;
 
 /// Servers that route, if at all, by load, key or rank, and not by the head of a prompt.
 const NO_ROUTER: [&str; 6] = ["sglang", "gspbench sim", "vllm", "llama.cpp", "llamacpp", "transformers"];
+
+/// Replies name a rank beyond the server's own count of them.
+pub(super) fn rank(report: &RunReport) -> Option<Judged> {
+    let ranks = report.server.ranks?;
+    let is_beyond = |place: &Place| matches!(place, Place::Rank(rank) if u32::from(rank.0) >= ranks);
+    let beyond: Vec<_> = report.ranks.iter().filter(|row| row.turns > 0 && is_beyond(&row.place)).collect();
+    let (first, turns) = (beyond.first()?, beyond.iter().map(|row| row.turns).sum::<u64>());
+    let more = if beyond.len() > 1 { format!(" and {} more", beyond.len() - 1) } else { String::new() };
+    let finding = finding(
+        FindingKind::Rank,
+        format!(
+            "{turns} turns were served by {}{more}, and the server has {ranks} of them, numbered from 0",
+            first.place
+        ),
+        None,
+        "the number of ranks is wrong, or the replies are: the reuse of round robin, the balance of the places and the KV \
+         capacity in all are those of another number",
+        "look at `dp_size` and `attn_dp_size` in /server_info, and for several servers behind one address",
+    );
+    Some((finding, Verdict::Valid))
+}
 
 /// Round robin may return sessions to their rank, or to another one, by the rhythm of their arrival.
 pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {

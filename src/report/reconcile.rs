@@ -1,7 +1,7 @@
 //! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
 
 use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
-use super::server::{Unread, When};
+use super::server::{Cut, Unread, When};
 use super::shape::RunReport;
 use crate::record::CounterRole;
 
@@ -32,12 +32,33 @@ pub(super) fn unread(unread: &Unread) -> Judged {
         When::After => "after the run",
         When::Both => "before or after the run",
     };
+    let why = unread.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
     let finding = finding(
         FindingKind::Scrape,
-        format!("the counters of {} could not be read {when}", unread.source),
+        format!("the counters of {} could not be read {when}{why}", unread.source),
         None,
         "what they say of this run is unknown, and it was not set against the replies",
         "see that its /metrics answers all the time, or leave it out of --metrics-url",
+    );
+    (finding, Verdict::Valid)
+}
+
+/// What is missing of a page of counters changes no figure.
+pub(super) fn cut(cut: &Cut) -> Judged {
+    let series = cut.summed_series.map(|series| {
+        format!(
+            "{series} series of known counters, which are kept as sums of each counter and place, without their labels"
+        )
+    });
+    let bytes = Some(cut.left_out_bytes).filter(|bytes| *bytes > 0);
+    let bytes = bytes.map(|bytes| format!("{bytes} bytes of other series, which are not in metrics.prom"));
+    let parts: Vec<_> = series.into_iter().chain(bytes).collect();
+    let finding = finding(
+        FindingKind::Scrape,
+        format!("the page of counters of {} is too large to be kept whole: {}", cut.source, parts.join("; ")),
+        None,
+        "no figure of this report: what was left out is only missing for those who look into the files",
+        "see which label of its /metrics has so many values",
     );
     (finding, Verdict::Valid)
 }

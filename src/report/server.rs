@@ -46,6 +46,9 @@ pub struct ServerFacts {
     /// Addresses whose counters could not be read before the run, after it, or both.
     #[serde(default)]
     pub unread: Vec<Unread>,
+    /// Addresses whose pages of counters were too large to be kept whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<Cut>,
     /// Gauges of each place over time, once a second at first; a place has less than 3,600 samples, since every second one
     /// goes when there are more. Empty where the server tells none.
     pub series: Vec<PlaceLoad>,
@@ -84,6 +87,19 @@ pub struct CounterDelta {
 pub struct Unread {
     pub source: String,
     pub when: When,
+    /// What was wrong, where that is known.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
+/// A page of counters that was too large to be kept whole, before the run or after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    pub source: String,
+    /// Series of known counters, if they were so many that those of one place are one here; null where each is kept.
+    pub summed_series: Option<u64>,
+    /// Bytes of other series that are not in `metrics.prom`.
+    pub left_out_bytes: u64,
 }
 
 /// At which end of the run.

@@ -34,7 +34,7 @@ pub(super) struct Tally {
     pub(super) windows: WindowTally,
     goodput: Goodput,
     pub(super) placed: Placed,
-    pub(super) beginnings: Beginnings,
+    pub(super) beginnings: Beginnings<u32>,
 }
 
 /// From the first request sent to the last reply ended.
@@ -101,7 +101,7 @@ impl Tally {
         self.totals.planned += 1;
         self.totals.resends += u64::from(turn.resends);
         self.add_span(turn);
-        self.beginnings.add(turn);
+        self.beginnings.add(turn.group, turn);
         self.goodput.add(turn);
         let latencies = self.windows.add(turn);
         if turn.outcome.is_complete() {

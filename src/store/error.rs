@@ -13,6 +13,9 @@ pub enum StoreError {
     FileExists(PathBuf),
     #[error("cannot write `{}` ({source}): free some space, or give another `--out`", path.display())]
     Write { path: PathBuf, source: std::io::Error },
+    /// A single file that a flag names.
+    #[error("cannot write `{}` ({source}): free some space, or give another file as `{flag}`", path.display())]
+    WriteFile { path: PathBuf, flag: &'static str, source: std::io::Error },
     #[error("cannot read `{}`: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("`{}` does not exist: give the folder that a run printed at its end", .0.display())]
@@ -47,6 +50,11 @@ impl StoreError {
     pub(super) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Write { path, source }
+    }
+
+    pub(super) fn write_file(path: &Path, flag: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::WriteFile { path, flag, source }
     }
 
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::StoreError;
 
-/// Writes a document that does not exist yet.
+/// Writes a document that does not exist yet, in the place that `flag` gave.
 ///
 /// # Errors
 /// When it exists, or cannot be written.
-pub fn write_new(path: &Path, text: &str) -> Result<(), StoreError> {
+pub fn write_new(path: &Path, text: &str, flag: &'static str) -> Result<(), StoreError> {
     let mut file = File::create_new(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists => StoreError::FileExists(path.to_owned()),
-        _ => StoreError::write(path)(source),
+        _ => StoreError::write_file(path, flag)(source),
     })?;
-    file.write_all(text.as_bytes()).map_err(StoreError::write(path))
+    file.write_all(text.as_bytes()).map_err(StoreError::write_file(path, flag))
 }
 
 /// A file that gets a line a run, from any number of programs.
@@ -23,16 +23,17 @@ pub fn write_new(path: &Path, text: &str) -> Result<(), StoreError> {
 pub struct LineFile {
     file: File,
     path: PathBuf,
+    flag: &'static str,
 }
 
 impl LineFile {
-    /// Opens it before anything is measured, so that a wrong name costs nothing.
+    /// Opens it, as `flag` names it, before anything is measured, so that a wrong name costs nothing.
     ///
     /// # Errors
     /// When it cannot be opened for appending.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = File::options().append(true).create(true).open(path).map_err(StoreError::write(path))?;
-        Ok(Self { file, path: path.to_owned() })
+    pub fn open(path: &Path, flag: &'static str) -> Result<Self, StoreError> {
+        let file = File::options().append(true).create(true).open(path);
+        Ok(Self { file: file.map_err(StoreError::write_file(path, flag))?, path: path.to_owned(), flag })
     }
 
     /// Appends a line in one write; lines that other programs append stay whole.
@@ -41,7 +42,7 @@ impl LineFile {
     /// When it cannot be written.
     pub fn append(&self, line: &str) -> Result<(), StoreError> {
         let line = format!("{}\n", line.trim_end());
-        (&self.file).write_all(line.as_bytes()).map_err(StoreError::write(&self.path))
+        (&self.file).write_all(line.as_bytes()).map_err(StoreError::write_file(&self.path, self.flag))
     }
 }
 
@@ -53,11 +54,12 @@ mod tests {
     fn a_document_is_never_overwritten_and_lines_are_added_to_what_is_there() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("file");
-        write_new(&path, "mine\n").unwrap();
-        assert!(matches!(write_new(&path, "other").unwrap_err(), StoreError::FileExists(_)));
-        LineFile::open(&path).unwrap().append("one").unwrap();
-        LineFile::open(&path).unwrap().append("two\n").unwrap();
+        write_new(&path, "mine\n", "--output").unwrap();
+        assert!(matches!(write_new(&path, "other", "--output").unwrap_err(), StoreError::FileExists(_)));
+        let open = |path: &Path| LineFile::open(path, "--output-file");
+        open(&path).unwrap().append("one").unwrap();
+        open(&path).unwrap().append("two\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine\none\ntwo\n");
-        assert!(LineFile::open(&home.path().join("no/where")).is_err());
+        assert!(open(&home.path().join("no/where")).is_err());
     }
 }

@@ -141,6 +141,22 @@ const TABLES: [(Dialect, &[&str], &[Known]); 7] = [
     (Dialect::Pegaflow, &["pegaflow_"], PEGAFLOW),
 ];
 
+/// When the process of a server started, whatever it is.
+pub(super) const PROCESS_START: &str = "process_start_time_seconds";
+
+/// Whether a sample of this name may tell anything: all that is looked for bears its server's prefix, and nothing is looked
+/// for in the buckets of histograms.
+pub(super) fn may_tell(name: &str) -> bool {
+    let is_ours = || TABLES.iter().any(|(_, prefixes, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    name == PROCESS_START || (!name.ends_with("_bucket") && is_ours())
+}
+
+/// Whether a table holds this name.
+pub(super) fn is_known(name: &str) -> bool {
+    let name = bare(name);
+    TABLES.iter().any(|(_, _, table)| table.iter().any(|known| known.name == name))
+}
+
 /// The dialects that an exposition holds: a router may repeat its workers' series beside its own.
 #[must_use]
 pub fn dialects(exposition: &Exposition) -> Vec<Dialect> {

@@ -114,13 +114,20 @@ pub(super) fn labelled_ranks(exposition: &Exposition) -> Option<u32> {
     u32::try_from(engines.len()).ok().filter(|ranks| (1..=MOST_RANKS).contains(ranks))
 }
 
-/// Tokens that one rank of vLLM can hold: blocks × tokens of a block, as its `cache_config_info` says them.
+/// Tokens that one rank of vLLM can hold, and those of a block, as its `cache_config_info` says them.
+///
+/// vLLM 0.32 says the tokens of each engine (`kv_cache_size_tokens`). Earlier versions say blocks alone, and theirs are
+/// the sum over all engines that the address serves, though each engine has a series of its own.
 #[must_use]
 pub(super) fn vllm_cache(exposition: &Exposition) -> Option<(u64, u32)> {
     let config = exposition.samples.iter().find(|sample| sample.name == "vllm:cache_config_info")?;
     let number = |key: &str| config.labels.get(key).and_then(|value| value.parse::<u64>().ok());
-    let (blocks, block) = (number("num_gpu_blocks")?, number("block_size")?);
-    Some((blocks.checked_mul(block)?, u32::try_from(block).ok()?))
+    let block = number("block_size")?;
+    let by_blocks = || {
+        let engines = labelled_ranks(exposition).map_or(1, u64::from);
+        Some(number("num_gpu_blocks")?.checked_mul(block)? / engines)
+    };
+    Some((number("kv_cache_size_tokens").or_else(by_blocks)?, u32::try_from(block).ok()?))
 }
 
 #[cfg(test)]
@@ -179,10 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_of_vllm_is_blocks_times_their_size() {
-        let line = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1100\",engine=\"0\"} 1.0\n";
-        assert_eq!(vllm_cache(&Exposition::parse(line)), Some((17_600, 16)));
-        let unknown = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0\n";
-        assert_eq!(vllm_cache(&Exposition::parse(unknown)), None);
+    fn the_cache_of_a_rank_of_vllm_is_what_its_engine_says_or_its_part_of_all_blocks() {
+        let of = |text: &str| vllm_cache(&Exposition::parse(text));
+        assert_eq!(vllm_cache(&exposition("vllm.dp2.metrics.txt")), Some((2_097_152, 128)), "of each of two engines");
+        let blocks = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1100\",engine=\"0\"} 1.0\n";
+        assert_eq!(of(blocks), Some((17_600, 16)));
+        let engines = "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_requests_running{engine=\"1\"} 0\n";
+        assert_eq!(of(&format!("{engines}{blocks}")), Some((8_800, 16)), "half of the sum");
+        assert_eq!(of("vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0\n"), None);
+        let without =
+            "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"9\",kv_cache_size_tokens=\"None\"} 1\n";
+        assert_eq!(of(without), Some((144, 16)));
     }
 }

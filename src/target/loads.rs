@@ -5,22 +5,28 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::join;
+use super::reply::ReplyError;
 use crate::record::{CounterRole, Place, ServerCounter};
 use crate::units::Rank;
 
 /// Outside the measured time, and answered from shared memory.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const ROUTE: &str = "/v1/loads";
 const NAME: &str = "total_prefill_busy_us";
 
-/// The counters of `/v1/loads`; none where there is no such route.
-pub(super) async fn counters(http: &reqwest::Client, base: &str) -> Vec<ServerCounter> {
-    let Ok(reply) = http.get(join(base, "/v1/loads")).timeout(PATIENCE).send().await else { return vec![] };
-    if !reply.status().is_success() {
-        return vec![];
-    }
-    let body = super::reply::bytes(reply).await.unwrap_or_default();
-    serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| read(&loads))
+/// The counters that `url` shows, which is none where there is no such route; nothing where it does not answer in time.
+pub(super) async fn counters(http: &reqwest::Client, url: &str, patience: Duration) -> Option<Vec<ServerCounter>> {
+    let reply = match http.get(url).timeout(patience).send().await {
+        Err(why) if why.is_timeout() => return None,
+        Err(_) => return Some(vec![]),
+        Ok(reply) if !reply.status().is_success() => return Some(vec![]),
+        Ok(reply) => reply,
+    };
+    let body = match super::reply::bytes(reply).await {
+        Err(ReplyError::Broken(why)) if why.is_timeout() => return None,
+        body => body.unwrap_or_default(),
+    };
+    Some(serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| read(&loads)))
 }
 
 /// An entry a rank, each with its own `dp_rank`.

@@ -12,6 +12,7 @@ mod launch;
 mod loads;
 mod ready;
 mod reply;
+mod scrape;
 mod series;
 mod server;
 mod url;
@@ -25,8 +26,9 @@ pub use key::API_KEY;
 pub use keys::{Carried, KeySigns, key_arrived};
 pub use launch::{Launched, launch_sim};
 pub use ready::{Readiness, readiness};
+pub use scrape::{Scrape, Scraper, summed};
 pub use series::{WHOLE_SERVER, watch};
-pub use server::{Scrape, ServerFacts, ask, scrape};
+pub use server::{ServerFacts, ask};
 pub use url::join;
 
 use crate::units::public_address;

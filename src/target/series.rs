@@ -116,7 +116,7 @@ impl Series {
 async fn ask(http: &reqwest::Client, base: &str, source: Source, patience: Duration, at: Micros) -> Answer {
     let url = match source {
         Source::Loads => join(base, "/v1/loads"),
-        Source::Metrics => super::server::metrics_url(base),
+        Source::Metrics => super::scrape::metrics_url(base),
     };
     let Ok(reply) = http.get(url).timeout(patience).send().await else { return Answer::Silent };
     // A busy server may refuse for now; only one that does not know the question will never answer it.
@@ -129,7 +129,7 @@ async fn ask(http: &reqwest::Client, base: &str, source: Source, patience: Durat
     let Ok(body) = super::reply::bytes(reply).await else { return Answer::Silent };
     let loads = match source {
         Source::Loads => serde_json::from_slice(&body).map_or_else(|_| vec![], |loads| from_loads(&loads, at)),
-        Source::Metrics => from_gauges(&Exposition::parse(&String::from_utf8_lossy(&body)), at),
+        Source::Metrics => from_gauges(&Exposition::parse_those(&String::from_utf8_lossy(&body), is_gauge), at),
     };
     if loads.is_empty() { Answer::Nothing } else { Answer::Told(loads) }
 }
@@ -179,6 +179,10 @@ const GAUGES: &[(&str, Gauge, &str)] = &[
     ("smg_worker_requests_active", Gauge::Running, "worker"),
     ("vllm_router_running_requests", Gauge::Running, "worker"),
 ];
+
+fn is_gauge(name: &str) -> bool {
+    GAUGES.iter().any(|(known, ..)| *known == name)
+}
 
 fn from_gauges(exposition: &Exposition, at: Micros) -> Vec<PlaceLoad> {
     let mut loads: Vec<PlaceLoad> = vec![];

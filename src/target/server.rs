@@ -8,10 +8,8 @@ use serde_json::Value;
 use super::identify::{Kind, Marks, kind, labelled_ranks, vllm_cache};
 use super::ready::Readiness;
 use super::reply::bytes;
-use super::{Dialect, TargetError, dialect, join, loads};
-use crate::record::ServerCounter;
+use super::{Scraper, TargetError, join};
 use crate::units::MOST_RANKS;
-use crate::wire::Exposition;
 
 /// One question may take this long; all of them lie outside the measured time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,22 +36,16 @@ pub struct ServerFacts {
 /// Largest `/server_info` that goes into the report; SGLang's has some 30 kB.
 const MOST_INFO: usize = 1 << 20;
 
-/// One scrape of `/metrics`.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub struct Scrape {
-    pub raw: String,
-    pub exposition: Exposition,
-    /// Those that a dialect table knows, and what SGLang tells in `/v1/loads`.
-    pub counters: Vec<ServerCounter>,
-    /// Unix seconds at which the server's process started, where it tells.
-    pub started: Option<f64>,
-}
-
 /// Asks a server what it is; every question that goes unanswered leaves a fact open.
 ///
 /// # Errors
 /// When it asks for credentials, or stops to answer.
-pub async fn ask(http: &reqwest::Client, base: &str, ready: &Readiness) -> Result<ServerFacts, TargetError> {
+pub async fn ask(
+    http: &reqwest::Client,
+    scraper: &Scraper,
+    base: &str,
+    ready: &Readiness,
+) -> Result<ServerFacts, TargetError> {
     let models = models(http, base).await?;
     let (info, mut facts) = describe(http, base).await;
     let (readiness, health) = match ready {
@@ -64,7 +56,7 @@ pub async fn ask(http: &reqwest::Client, base: &str, ready: &Readiness) -> Resul
     };
     let words = Marks { info: info.as_ref(), models: Some(&models), readiness, health: &health, ..Marks::default() };
     let exposition = match kind(&words).is_none_or(Kind::may_be_scraped) {
-        true => scrape(http, base).await.map(|scrape| scrape.exposition),
+        true => scraper.scrape(base).await.ok().map(|scrape| scrape.exposition),
         false => None,
     };
     facts.kind = kind(&Marks { exposition: exposition.as_ref(), ..words });
@@ -156,29 +148,6 @@ async fn models(http: &reqwest::Client, base: &str) -> Result<Value, TargetError
 fn listed(models: &Value) -> Vec<String> {
     let ids = models.get("data").and_then(Value::as_array).into_iter().flatten();
     ids.filter_map(|model| model.get("id")?.as_str().map(str::to_owned)).collect()
-}
-
-/// Reads `/metrics` of `base`; `None` when there is none.
-pub async fn scrape(http: &reqwest::Client, base: &str) -> Option<Scrape> {
-    let url = metrics_url(base);
-    let reply = http.get(&url).timeout(PATIENCE).send().await.ok()?;
-    if !reply.status().is_success() {
-        return None;
-    }
-    let raw = String::from_utf8_lossy(&bytes(reply).await.ok()?).into_owned();
-    let exposition = Exposition::parse(&raw);
-    let started = exposition.samples.iter().find(|sample| sample.name == "process_start_time_seconds");
-    let started = started.map(|sample| sample.value).filter(|seconds| seconds.is_finite());
-    let mut counters = dialect::counters(&exposition);
-    if url != base && dialect::dialects(&exposition).contains(&Dialect::Sglang) {
-        counters.extend(loads::counters(http, base).await);
-    }
-    Some(Scrape { counters, started, raw, exposition })
-}
-
-/// Where an address shows its counters; it may be given with the route or without.
-pub(super) fn metrics_url(base: &str) -> String {
-    if base.ends_with("/metrics") { base.to_owned() } else { join(base, "/metrics") }
 }
 
 pub(super) fn unreachable(url: &str, why: &reqwest::Error) -> TargetError {

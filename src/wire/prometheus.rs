@@ -24,8 +24,15 @@ impl Exposition {
     /// Reads a scrape.
     #[must_use]
     pub fn parse(text: &str) -> Self {
+        Self::parse_those(text, |_| true)
+    }
+
+    /// Reads the samples whose name is wanted; the others cost no memory, and their lines are no fault.
+    #[must_use]
+    pub fn parse_those(text: &str, is_wanted: impl Fn(&str) -> bool) -> Self {
         let mut exposition = Self::default();
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in lines.filter(|line| Self::name(line).is_none_or(&is_wanted)) {
             match sample(line) {
                 Some(sample) => exposition.samples.push(sample),
                 None => exposition.unreadable += 1,
@@ -33,15 +40,19 @@ impl Exposition {
         }
         exposition
     }
+
+    /// The name of the sample on this line; none of a comment and of what is no sample.
+    #[must_use]
+    pub fn name(line: &str) -> Option<&str> {
+        let line = line.trim_start();
+        let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))?;
+        Some(&line[..end]).filter(|name| !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()))
+    }
 }
 
 fn sample(line: &str) -> Option<Sample> {
-    let name_end = line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))?;
-    let (name, rest) = line.split_at(name_end);
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return None;
-    }
-    let rest = rest.trim_start();
+    let name = Exposition::name(line)?;
+    let rest = line[name.len()..].trim_start();
     let (labels, rest) = match rest.strip_prefix('{') {
         Some(inner) => labels(inner)?,
         None => (BTreeMap::new(), rest),
@@ -137,6 +148,17 @@ mod tests {
         assert_eq!([of("h_sum", ("a", "x")), of("h_count", ("a", "x"))].map(|v| v.to_string()), ["3.5", "10"]);
         assert_eq!(of("l", ("p", "a \"b\",\n}c")).to_string(), "1");
         assert!(read.samples.iter().any(|sample| sample.name == "g" && sample.value.is_nan()));
+    }
+
+    #[test]
+    fn samples_that_nobody_wants_are_neither_kept_nor_a_fault() {
+        let read = Exposition::parse_those("a 1\nb{x=\"\n  a{y=\"z\"} 2\nab 3\n<html>\n", |name| name == "a");
+        assert_eq!(read.samples.iter().map(|sample| sample.value.to_string()).collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(read.unreadable, 1, "what has no name may have been wanted");
+        assert_eq!(
+            (Exposition::name("# HELP a b"), Exposition::name("7up 1"), Exposition::name("a")),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -98,6 +98,9 @@ impl Placement {
 /// Only a group with the work of several places is split over as many. Groups go, the largest first, to the place with the
 /// least work so far (Graham's LPT rule, at most a third above the best balance). Work is what no cache can save: a group's
 /// system prompt once at each of its places, and the questions and replies of its sessions.
+///
+/// It is no bound: with fewer groups than places some places idle unless a group has the work of two, and a placement that
+/// cuts groups further, at the price of a system prompt for each cut, may end sooner.
 #[must_use]
 pub fn oracle_places(plan: &Plan, places: usize) -> BTreeMap<(u32, u32), usize> {
     let places = places.max(1);
@@ -168,6 +171,14 @@ mod tests {
         });
         assert_eq!(places.len(), 4);
         assert!(places.values().all(|groups| groups.len() == 1), "{places:?}");
+    }
+
+    #[test]
+    fn a_group_with_the_work_of_less_than_two_places_stays_whole_though_places_idle() {
+        let (plan, placed) = placed(3, 8, 4);
+        let places: BTreeSet<usize> = placed.values().copied().collect();
+        assert_eq!(places.len(), 3, "one idles");
+        assert!((reuse(&plan, &placed) - ideal(&plan).ratio).abs() < 1e-12);
     }
 
     proptest! {

@@ -93,9 +93,22 @@ fn the_servers_log_of_requests_gives_the_ranks_that_an_openai_stream_does_not_te
     let (first, second) = exported.split_at(exported.len() / 2);
     let folder = dir.path().join("export");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("sglang-request-metrics-20261130_05.log"), first.concat()).unwrap();
+    // The earlier file was put away, in two members as `gzip >>` makes them.
+    let (one, two) = first.split_at(first.len() / 2);
+    let packed = [gzip(&one.concat()), gzip(&two.concat())].concat();
+    let put_away = folder.join("sglang-request-metrics-20261130_05.log.gz");
     std::fs::write(folder.join("sglang-request-metrics-20261130_06.log"), second.concat() + "{\"id\":\"x").unwrap();
     std::fs::write(folder.join("other.txt"), "no log").unwrap();
+    std::fs::write(&put_away, &packed[..packed.len() - 9]).unwrap();
+    let cut = Command::new(env!("CARGO_BIN_EXE_gspbench"))
+        .args(["report", "out", "--export-file", "export"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&cut.stderr);
+    assert!(said.contains("20261130_05.log.gz") && said.contains("cannot be read"), "{said}");
+    std::fs::write(&put_away, &packed).unwrap();
+
     let table = gspbench(&["report", "out", "--export-file", "export"], dir.path());
     assert!(table.contains("(from export_file)") && table.contains("rank 1"), "{table}");
 
@@ -109,6 +122,12 @@ fn the_servers_log_of_requests_gives_the_ranks_that_an_openai_stream_does_not_te
         assert_eq!(turn["place_source"], "export_file");
     }
     assert_eq!(gspbench(&["report", "out"], dir.path()), table, "what was joined is on file");
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
 }
 
 #[test]

@@ -12,8 +12,8 @@ use gspbench::policy::{Affinity, Guard, Method};
 use gspbench::profile::{self, KeyScope, Pacing, RunSpec};
 use gspbench::record::{Outcome, Place, PlaceSource, TurnRecord};
 use gspbench::report::{
-    Accumulator, Cached, Closing, Context, Manifest, ObservedOracle, Oracle, RoundRobinOracle, RunReport, ServerFacts,
-    State, WorkloadFacts,
+    Accumulator, Cached, Closing, Context, FindingKind, Manifest, ObservedOracle, Oracle, RoundRobinOracle, RunReport,
+    ServerFacts, State, WorkloadFacts,
 };
 use gspbench::sim::{Handle, JobId, Preset, Settings, Submission, Update, start};
 use gspbench::text::Vocabulary;
@@ -101,11 +101,17 @@ fn facts(plan: &Plan) -> WorkloadFacts {
 
 /// Drives the plan against eight ranks of the method, without a guard, and reports.
 fn measure(spec: &RunSpec, method: Method) -> RunReport {
+    measure_with(spec, method, None)
+}
+
+/// The same with another KV capacity of each rank than the preset's, in tokens.
+fn measure_with(spec: &RunSpec, method: Method, kv_tokens: Option<u64>) -> RunReport {
     let vocabulary = Arc::new(Vocabulary::words());
     let plan = Arc::new(workload::plan(spec, &vocabulary).unwrap());
     let mut settings = Settings::from(Preset::find("generic-8xh100").unwrap());
     settings.method = method;
     settings.affinity = Affinity { guard: Guard::None, ..Affinity::default() };
+    settings.limits.kv_tokens = kv_tokens.unwrap_or(settings.limits.kv_tokens);
     let Pacing::Closed { sessions } = spec.load.pacing else { panic!("a closed loop") };
     let manifest = Manifest::of(spec.clone());
     let server = ServerFacts { ranks: Some(RANKS), page_tokens: Some(1), ..ServerFacts::default() };
@@ -221,6 +227,19 @@ fn prefix_affinity_reuses_all_that_the_workload_allows_and_no_key_leaves_its_ran
     assert!(affinity.load_max_over_mean.unwrap() > 1.0, "and the ranks pay for it");
     assert_eq!(affinity.hot_keys.len(), 5);
     assert!(affinity.hot_keys.iter().all(|hot| hot.turns == 32 && hot.places == 1));
+}
+
+/// A rank of 40,000 tokens holds the prompts of its turns in flight and little else.
+#[test]
+fn a_cache_too_small_for_the_working_set_is_called_that_and_an_ample_one_is_not() {
+    let warned = |method, kv_tokens| {
+        let report = measure_with(&spec(&PUBLISHED), method, kv_tokens);
+        report.validity.warnings.iter().any(|warning| warning.kind == FindingKind::Eviction)
+    };
+    for method in [Method::RoundRobin, Method::PrefixAffinity] {
+        assert!(!warned(method, None), "{method:?}: nothing is evicted, and groups that start together are no loss");
+    }
+    assert!(warned(Method::RoundRobin, Some(40_000)), "16 groups do not fit");
 }
 
 #[test]

@@ -150,3 +150,34 @@ fn a_file_that_is_no_result_is_named_with_what_would_be_one() {
     let shown = gspbench(&["compare"], &[&file, &saved()]);
     assert!(shown.code == 2 && shown.err.contains("x.json") && shown.err.contains("AIPerf"), "{}", shown.err);
 }
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_with_the_flag_that_named_it() {
+    let home = TempDir::new().unwrap();
+    let nowhere = home.path().join("no/where");
+    let (path, two_arms) = (nowhere.to_str().unwrap(), experiment(&home));
+    for (args, flag) in [
+        (&["report", "--output", path, saved().to_str().unwrap()][..], "`--output`"),
+        (&["compare", "--output", path, two_arms.to_str().unwrap()], "`--output`"),
+        (&["run", "quick", "--target", "http://127.0.0.1:1", "--output-file", path], "`--output-file`"),
+    ] {
+        let Ended { out, err, code } = gspbench(args, &[]);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(err.contains(path) && err.contains(flag) && !err.contains("`--out`"), "{args:?}: {err}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_grows_beyond_the_limit_of_its_size_is_an_error_and_no_signal() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("page.html");
+    let program = env!("CARGO_BIN_EXE_gspbench");
+    // In blocks of 512 or 1,024 bytes: less than any page.
+    let limited = format!("ulimit -f 1; exec {program} report --format html --output \"$1\" \"$2\"");
+    let ended = std::process::Command::new("/bin/sh").args(["-c", &limited, "sh"]).arg(&path).arg(saved()).output();
+    let ended = ended.unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{:?}: {said}", ended.status);
+    assert!(said.contains("page.html") && said.contains("too large"), "{said}");
+}

@@ -242,7 +242,7 @@ fn vllm_is_known_described_and_reset() {
     let (report, printed) = valid_run(&server, &[]);
     let told = &report["server"];
     assert_eq!((&told["kind"], &told["version"], &told["ranks"]), (&"vllm".into(), &"0.32.0".into(), &2.into()));
-    assert_eq!((&told["kv_tokens_per_rank"], &told["kv_tokens_total"]), (&1_600.into(), &3_200.into()));
+    assert_eq!((&told["kv_tokens_per_rank"], &told["kv_tokens_total"]), (&800.into(), &1_600.into()));
     assert_eq!(told["flush"]["by"], "reset_prefix_cache");
     assert!(printed.contains("--enable-prompt-tokens-details"), "{printed}");
     let refusing = vllm("{\"success\":false}");

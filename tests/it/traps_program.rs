@@ -317,6 +317,39 @@ fn metrics_that_are_missing_or_no_metrics_change_nothing() {
     }
 }
 
+/// A page of a gateway that labels its counters by tenant, and of a server that exports what it likes.
+#[test]
+fn a_page_of_counters_that_is_too_large_is_summed_or_refused_and_both_are_said() {
+    let run = |page: Arc<dyn Fn(usize) -> String + Send + Sync>| {
+        let last = Arc::new(AtomicUsize::new(0));
+        let last_turn = Arc::clone(&last);
+        let server = server_with(
+            move |_, turn| {
+                last.store(turn, Ordering::SeqCst);
+                abc()
+            },
+            move |seen| {
+                let page = || page(last_turn.load(Ordering::SeqCst));
+                (seen.path == "/metrics").then(|| Answer::Whole(200, "text/plain", page()))
+            },
+        );
+        let ran = Ran::new(&server, &[]);
+        assert!(ran.ended_well(), "{}", ran.stderr);
+        ran.report()["server"].clone()
+    };
+    // More series after the run than before it, each of which counts one then.
+    let tenants = |turn: usize| if turn == 0 { 15_000 } else { 25_000 };
+    let line = |n: usize| format!("vllm:request_success_total{{engine=\"0\",tenant=\"{n}\"}} 1\n");
+    let told = run(Arc::new(move |turn| (0..tenants(turn)).map(line).collect()));
+    let counters = told["counters"].as_array().unwrap();
+    assert_eq!((counters.len(), &counters[0]["delta"]), (1, &json!(10_000.0)));
+    assert_eq!((&told["cut"][0]["summed_series"], &told["cut"][0]["left_out_bytes"]), (&json!(25_000), &json!(0)));
+    let large = |turn| if turn == 0 { "up 1\n".to_owned() } else { "foreign_total{a=\"b\"} 1\n".repeat(1 << 20) };
+    let told = run(Arc::new(large));
+    assert_eq!(told["unread"][0]["when"], "after");
+    assert!(told["unread"][0]["why"].as_str().unwrap().contains("larger than 16777216 bytes"), "{}", told["unread"]);
+}
+
 /// B108: from the first turn on, no question about metrics is answered.
 #[test]
 fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
@@ -339,6 +372,7 @@ fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
     assert_eq!((ran.ended_well(), &report["totals"]["complete"]), (true, &json!(4)), "{}", ran.stderr);
     assert_eq!(report["server"]["counters"][0]["delta"], Value::Null);
     assert_eq!(report["server"]["unread"][0]["when"], "after", "{}", report["server"]["unread"]);
+    assert!(report["server"]["unread"][0]["why"].as_str().unwrap().contains("no answer within"));
     let asked: BTreeSet<usize> =
         server.seen().iter().filter(|seen| seen.path == "/metrics").map(|seen| seen.connection).collect();
     assert!(server.turns()[1..].iter().all(|turn| !asked.contains(&turn.connection)), "on a connection of its own");

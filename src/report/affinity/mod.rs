@@ -145,6 +145,7 @@ impl AffinityTally {
             stickiness: seen.walk.places.stickiness(),
             sides: seen.walk.sides(),
             spilled: None,
+            overlap_tokens: None,
             off_majority_turns: keys.as_ref().filter(|_| placed).map(|keys| keys.off_majority.values().sum()),
             off_majority_per_rank: keys.as_ref().map_or(vec![], |keys| per_place(&keys.off_majority)),
             zero_hit_share: ratio(self.later_cold, self.later_reported),

@@ -28,6 +28,11 @@ pub struct Affinity {
     /// Those of them that each place served, in the order of `ranks`.
     #[serde(default)]
     pub off_majority_per_rank: Vec<u64>,
+    /// Prompt tokens of the turns that found at most the slack since they left before the first output of the first turn
+    /// of their group at their place, that turn left out. No routing could have given them more. Null where no turn
+    /// reports cached tokens, and in reports of earlier versions.
+    #[serde(default)]
+    pub overlap_tokens: Option<u64>,
     /// Share of turns k > 1 with nothing cached, of those that report it.
     pub zero_hit_share: Option<f64>,
     /// Over the turns of each place, idle ranks included.
