@@ -141,7 +141,7 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
         against_itself(&mut loaded.profile.arm);
     }
     let context = loaded.context(true);
-    let drawn_seed = resumed.and_then(resume::stored_seed).unwrap_or(context.drawn_seed);
+    let drawn_seed = resumed.and_then(|resumed| resume::stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
     let spec = experiment_spec(&loaded.profile, &Context { drawn_seed, ..context })?;
     let fail_if = args.gates.beside(spec.fail_if)?;
     Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })
