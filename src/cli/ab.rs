@@ -127,7 +127,9 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
     let is_bare =
         args.spec.is_bare() && args.gates.is_empty() && args.arm.is_empty() && args.rounds.is_none() && !args.aa;
     if let Some(resumed) = resumed.filter(|_| is_bare) {
-        return Ok(Asked { spec: resume::stored_spec(resumed)?, sim: raw::Sim::default(), notes: vec![] });
+        let spec = resume::stored_spec(resumed)?;
+        let fail_if = args.gates.beside(spec.fail_if)?;
+        return Ok(Asked { spec: ExperimentSpec { fail_if, ..spec }, sim: raw::Sim::default(), notes: vec![] });
     }
     let mut spec_args = args.spec.clone();
     spec_args.also(args.arm.iter().cloned().map(Override::Arm));
