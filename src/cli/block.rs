@@ -21,7 +21,7 @@ use crate::lanes::Lanes;
 use crate::profile::{Isolate, Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome, PlaceLoad, TurnRecord};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
+use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, ServerSide, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
@@ -98,9 +98,7 @@ impl Block<'_> {
         let seen = witness.end().await;
         let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
-        let report = recorded.accumulator.finish(Closing {
-            state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
-            ended_by: Some(driven.ended_by),
+        let server = ServerSide {
             counters: deltas(&before, &after),
             unread: self.outside().unread(&before, &after),
             cut: cut(&before, &after),
@@ -108,14 +106,14 @@ impl Block<'_> {
             flush: Some(flush),
             restarted: restarted(&before, &after),
             key_seen: self.site.probed.key_seen,
+        };
+        let report = recorded.accumulator.finish(Closing {
+            state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
+            ended_by: Some(driven.ended_by),
             observed: super::facts::observed(&recorded.observing),
             spilled: placer.spilled(),
-            in_flight_max: u64::try_from(in_flight_max).ok(),
-            connections: Some(dials.opened),
-            redials: Some(dials.again),
-            runtime_lag: seen.runtime_lag,
-            cpu_cores: seen.cpu_cores,
-            busiest_lane: seen.busiest_lane,
+            server,
+            client: seen.of_client(in_flight_max, dials),
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;

@@ -9,6 +9,7 @@ mod audit;
 mod bench_goodput;
 mod bench_serving;
 mod client;
+mod closing;
 mod cold;
 mod command;
 mod counters;
@@ -38,12 +39,13 @@ mod timeline;
 mod told;
 mod windows;
 
-pub use accumulator::{Accumulator, Closing, Context, Live};
+pub use accumulator::{Accumulator, Context, Live};
 pub use affinity::{
     Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
 };
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use bench_serving::{Arrays, BenchServing};
+pub use closing::{ClientSide, Closing, ServerSide};
 pub use cold::ColdEvidence;
 pub use foreign::Foreign;
 pub use gate::{GateOutcome, judge_run};
