@@ -120,14 +120,14 @@ impl Climb<'_> {
                 }
                 (state, seen(&report), None)
             }
-            Err(_) if self.stop.sending.is_cancelled() => (BlockState::Interrupted, Seen::Unusable, None),
+            Err(_) if self.stop.sending.is_cancelled() => (BlockState::Interrupted, Seen::Void, None),
             // What the other steps have measured stands.
             Err(why) => {
                 let why = why.context(format!("step {}", step.step));
                 let reason = format!("{why:#}");
                 super::say::note(&format!("step failed: {}", super::say::words(&why)));
                 course.failures.push((step.arm, why));
-                (BlockState::Failed, Seen::Unusable, Some(reason))
+                (BlockState::Failed, Seen::Failed, Some(reason))
             }
         };
         if let Some(last) = course.sweep.steps.last_mut() {

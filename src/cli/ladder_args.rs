@@ -6,10 +6,11 @@ use crate::profile::{ProfileError, RunSpec};
 /// Which loads a sweep applies.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct LadderArgs {
-    /// Sessions in flight of each step, ascending; every one is run. `double` is the default
+    /// Sessions in flight of each step, ascending; every one is run, unless an arm could not be run twice at one. `double` is the
+    /// default
     #[arg(long, value_name = "N,N,…|double", help_heading = "Sweep", conflicts_with = "rates")]
     concurrencies: Option<String>,
-    /// Sessions a second of each step, ascending; every one is run. `double`: 1, 2, 4, … until saturated. No cap holds
+    /// Sessions a second of each step, ascending; every one is run, as above. `double`: 1, 2, 4, … until saturated. No cap holds
     /// sessions back
     #[arg(long, value_name = "R,R,…|double", help_heading = "Sweep")]
     rates: Option<String>,

@@ -71,7 +71,7 @@ impl Before {
                 before.curves.add(&ascent.ladder, StepResult { step: number, level, arm, report: &report });
                 seen(&report)
             } else if step.state == BlockState::Failed {
-                Seen::Unusable
+                Seen::Failed
             } else {
                 continue;
             };

@@ -75,7 +75,7 @@ pub struct StepResult<'a> {
 #[must_use]
 pub fn seen(report: &RunReport) -> Seen {
     if report.state != State::Complete || report.validity.verdict == Verdict::Void {
-        return Seen::Unusable;
+        return Seen::Void;
     }
     let metrics = &report.metrics;
     Seen::Measured { throughput: metrics.request_throughput, attainment: metrics.slo_attainment }

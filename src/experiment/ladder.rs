@@ -62,8 +62,10 @@ pub enum Seen {
         /// Share of good turns.
         attainment: Option<f64>,
     },
-    /// Void, or could not be run: nothing is known of this load.
-    Unusable,
+    /// Ran, but its numbers may not be used: nothing is known of this load.
+    Void,
+    /// Could not be run.
+    Failed,
 }
 
 /// A step that has run; one that gave no numbers may have run twice.
@@ -95,11 +97,13 @@ impl Standing {
 /// By all runs of one arm at one step, in any order.
 fn standing<'a>(runs: impl Iterator<Item = &'a Rung>) -> Standing {
     let seen: Vec<Seen> = runs.map(|rung| rung.seen).collect();
-    match (seen.iter().find(|seen| **seen != Seen::Unusable), seen.len()) {
+    let is_measured = |seen: &&Seen| matches!(seen, Seen::Measured { .. });
+    match (seen.iter().find(is_measured), seen.len()) {
         (Some(measured), _) => Standing::Settled(*measured),
         (None, 0) => Standing::Open,
         (None, 1) => Standing::Again,
-        (None, _) => Standing::Settled(Seen::Unusable),
+        (None, _) if seen.contains(&Seen::Void) => Standing::Settled(Seen::Void),
+        (None, _) => Standing::Settled(Seen::Failed),
     }
 }
 
@@ -198,7 +202,8 @@ impl Ladder {
         })
     }
 
-    /// Why an arm climbs no further; none while it does. A list is climbed to its top, whatever it shows.
+    /// Why an arm climbs no further; none while it does. A list is climbed to its top, whatever it shows; but an arm that
+    /// failed twice at a step is given up, since waiting for its server at every step would cost more than it gives.
     #[must_use]
     pub fn stop(&self, arm: usize, past: &[Rung]) -> Option<Stop> {
         let of = |step| standing(past.iter().filter(move |rung| (rung.step, rung.arm) == (step, arm)));
@@ -206,15 +211,15 @@ impl Ladder {
         let is_at_top = u32::try_from(shown.len()).is_ok_and(|climbed| climbed >= self.levels.count());
         let top = is_at_top.then_some(Stop::Top);
         if matches!(self.levels, Levels::Given(_)) {
-            return top;
+            return shown.contains(&Seen::Failed).then_some(Stop::Unusable).or(top);
         }
         let throughput = |seen: &Seen| match seen {
             Seen::Measured { throughput, .. } => *throughput,
-            Seen::Unusable => None,
+            Seen::Void | Seen::Failed => None,
         };
         let before = std::iter::once(None).chain(shown.iter().map(throughput));
         let shown = shown.iter().zip(before).find_map(|(seen, before)| match *seen {
-            Seen::Unusable => Some(Stop::Unusable),
+            Seen::Void | Seen::Failed => Some(Stop::Unusable),
             seen if self.holds(seen) == Some(false) => Some(Stop::SloMissed),
             Seen::Measured { throughput, .. } => {
                 let is_flat = before.zip(throughput).is_some_and(|(low, high)| high < low * (1.0 + LEAST_GROWTH));
@@ -229,7 +234,7 @@ impl Ladder {
     pub fn holds(&self, seen: Seen) -> Option<bool> {
         match seen {
             Seen::Measured { attainment, .. } => Some(attainment? >= self.attainment?),
-            Seen::Unusable => None,
+            Seen::Void | Seen::Failed => None,
         }
     }
 }
@@ -275,14 +280,30 @@ mod tests {
     #[test]
     fn what_gives_no_numbers_runs_once_more_at_the_end_of_its_step_and_never_a_third_time() {
         let ladder = Ladder { levels: Levels::Given(vec![1.0, 3.0]), ..doubling(2) };
-        let (steps, past) = climb(&ladder, |_| Seen::Unusable);
+        let (steps, past) = climb(&ladder, |_| Seen::Void);
         assert_eq!(order_of(&steps), [(1, 0), (1, 1), (1, 0), (1, 1), (2, 1), (2, 0), (2, 1), (2, 0)]);
         assert_eq!(ladder.stop(0, &past), Some(Stop::Top), "a list is run to its end");
         let doubling = doubling(2);
-        let (steps, past) = climb(&doubling, |_| Seen::Unusable);
+        let (steps, past) = climb(&doubling, |_| Seen::Void);
         assert_eq!(order_of(&steps), [(1, 0), (1, 1), (1, 0), (1, 1)]);
         assert_eq!(doubling.stop(1, &past), Some(Stop::Unusable));
         assert_eq!(doubling.stop(1, &past[..3]), None, "it is to run again");
+    }
+
+    #[test]
+    fn an_arm_that_fails_twice_at_a_step_of_a_list_is_given_up_and_the_others_climb_on() {
+        let ladder = Ladder { levels: Levels::Given(vec![1.0, 2.0, 3.0]), ..doubling(2) };
+        let fails = |step: Step| (step.arm, step.step) == (1, 2);
+        let (steps, past) = climb(&ladder, |step| if fails(step) { Seen::Failed } else { measured(1.0, 0.0) });
+        assert_eq!(order_of(&steps), [(1, 0), (1, 1), (2, 1), (2, 0), (2, 1), (3, 0)]);
+        assert_eq!([0, 1].map(|arm| ladder.stop(arm, &past)), [Some(Stop::Top), Some(Stop::Unusable)]);
+        let mut once = vec![];
+        let (steps, _) = climb(&ladder, |step| {
+            let is_again = once.contains(&(step.step, step.arm));
+            once.push((step.step, step.arm));
+            if fails(step) && !is_again { Seen::Failed } else { Seen::Void }
+        });
+        assert!(steps.iter().any(|step| (step.arm, step.step) == (1, 3)), "a server that ran once is there");
     }
 
     #[test]
@@ -291,7 +312,7 @@ mod tests {
         let mut past = vec![];
         while let Some(next) = ladder.next(&past) {
             let is_first = !past.iter().any(|rung: &Rung| rung.step == next.step);
-            let seen = if next.step == 2 && is_first { Seen::Unusable } else { measured(next.level, 1.0) };
+            let seen = if next.step == 2 && is_first { Seen::Failed } else { measured(next.level, 1.0) };
             past.push(Rung { step: next.step, arm: next.arm, seen });
         }
         assert_eq!(past.iter().map(|rung| rung.step).collect::<Vec<_>>(), [1, 2, 2, 3]);
@@ -336,7 +357,7 @@ mod tests {
     fn any_seen() -> impl Strategy<Value = Seen> {
         let measured = (prop::option::of(0.0..100.0_f64), prop::option::of(0.0..=1.0_f64))
             .prop_map(|(throughput, attainment)| Seen::Measured { throughput, attainment });
-        prop_oneof![4 => measured, 1 => Just(Seen::Unusable)]
+        prop_oneof![8 => measured, 1 => Just(Seen::Void), 1 => Just(Seen::Failed)]
     }
 
     proptest! {
@@ -359,7 +380,7 @@ mod tests {
                 levels.dedup();
                 for step in 1..=u32::try_from(levels.len()).unwrap() {
                     let runs: Vec<_> = past.iter().filter(|rung| (rung.step, rung.arm) == (step, arm)).collect();
-                    let again = runs[0].seen == Seen::Unusable;
+                    let again = !matches!(runs[0].seen, Seen::Measured { .. });
                     prop_assert_eq!(runs.len(), if again { 2 } else { 1 });
                 }
                 let early: Vec<_> = past.iter().filter(|rung| (rung.step as usize) < levels.len()).copied().collect();

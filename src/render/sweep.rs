@@ -50,7 +50,7 @@ fn rest(curve: &Curve) -> String {
     match curve.stopped {
         Some(Stop::SloMissed) => "It climbed no further: the last step missed the objectives.",
         Some(Stop::Saturated) => "It climbed no further: twice the load brought less than 5 % more throughput.",
-        Some(Stop::Unusable) => "It climbed no further: the last step was void or could not be run, twice.",
+        Some(Stop::Unusable) => "It climbed no further: the last step gave no numbers, nor did its repetition.",
         Some(Stop::Top) => "The sweep has no higher step.",
         None => "The sweep ended before this arm had climbed as far as it was to.",
     }
