@@ -127,7 +127,9 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
     let is_bare =
         args.spec.is_bare() && args.gates.is_empty() && args.arm.is_empty() && args.rounds.is_none() && !args.aa;
     if let Some(resumed) = resumed.filter(|_| is_bare) {
-        return Ok(Asked { spec: resume::stored_spec(resumed)?, sim: raw::Sim::default(), notes: vec![] });
+        let spec = resume::stored_spec(resumed)?;
+        let fail_if = args.gates.beside(spec.fail_if)?;
+        return Ok(Asked { spec: ExperimentSpec { fail_if, ..spec }, sim: raw::Sim::default(), notes: vec![] });
     }
     let mut spec_args = args.spec.clone();
     spec_args.also(args.arm.iter().cloned().map(Override::Arm));
@@ -141,7 +143,7 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
         against_itself(&mut loaded.profile.arm);
     }
     let context = loaded.context(true);
-    let drawn_seed = resumed.and_then(resume::stored_seed).unwrap_or(context.drawn_seed);
+    let drawn_seed = resumed.and_then(|resumed| resume::stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
     let spec = experiment_spec(&loaded.profile, &Context { drawn_seed, ..context })?;
     let fail_if = args.gates.beside(spec.fail_if)?;
     Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })

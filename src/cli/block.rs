@@ -1,5 +1,6 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -7,21 +8,22 @@ use tokio::sync::mpsc;
 
 use super::cold_start::ColdStart;
 use super::exit::{Exit, ExitWith as _};
+use super::facts::Estimate;
 use super::output_args::Lines;
 use super::outside::{Outside, cut, deltas, raw_metrics, restarted};
-use super::pin::Placer;
+use super::pin::{Placer, Seat};
 use super::progress::Progress;
 use super::recorder::{Recorded, Recorder};
 use super::site::Site;
 use super::witness::Witness;
-use crate::client::Dials;
+use crate::client::{Client, Dials};
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
 use crate::lanes::Lanes;
 use crate::profile::{Isolate, Pacing, RunSpec};
 use crate::record::{EndedBy, Outcome, PlaceLoad, TurnRecord};
 use crate::render;
-use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, State};
+use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, ServerSide, State};
 use crate::store::{Detail, RunDir};
 use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
@@ -98,9 +100,7 @@ impl Block<'_> {
         let seen = witness.end().await;
         let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
-        let report = recorded.accumulator.finish(Closing {
-            state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
-            ended_by: Some(driven.ended_by),
+        let server = ServerSide {
             counters: deltas(&before, &after),
             unread: self.outside().unread(&before, &after),
             cut: cut(&before, &after),
@@ -108,14 +108,14 @@ impl Block<'_> {
             flush: Some(flush),
             restarted: restarted(&before, &after),
             key_seen: self.site.probed.key_seen,
+        };
+        let report = recorded.accumulator.finish(Closing {
+            state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
+            ended_by: Some(driven.ended_by),
             observed: super::facts::observed(&recorded.observing),
             spilled: placer.spilled(),
-            in_flight_max: u64::try_from(in_flight_max).ok(),
-            connections: Some(dials.opened),
-            redials: Some(dials.again),
-            runtime_lag: seen.runtime_lag,
-            cpu_cores: seen.cpu_cores,
-            busiest_lane: seen.busiest_lane,
+            server,
+            client: seen.of_client(in_flight_max, dials),
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;
@@ -184,10 +184,9 @@ impl Block<'_> {
         // What a signal finds under way here measures nothing: it is cut at once.
         let stop = Stop { cut: self.stop.sending.child_token(), sending: self.stop.sending.child_token() };
         let client = self.client(self.spec, lanes, Clock::wall(), &stop)?;
-        let prompter =
-            Prompter::new(Arc::new(plan), Arc::clone(self.vocabulary)).with_replies(Arc::clone(&self.replies));
+        let prompter = self.prompter(&Arc::new(plan));
         let limits = Limits { ramp_up: Duration::ZERO, duration: None, ..limits(self.spec) };
-        let load = Load { limits, ..self.load(lanes, Arc::new(prompter), Clock::wall(), stop) };
+        let load = Load { limits, ..self.load(lanes, prompter, Clock::wall(), stop) };
         let (preparing, placing) = ((placer.clone(), client.clone()), placer);
         let keep = Arc::new(keep);
         let driving = drive(
@@ -248,13 +247,8 @@ impl Block<'_> {
         let clock = Clock::wall();
         let stop = self.stop.child();
         let client = self.client(&self.sent(), lanes, clock.clone(), &stop).exit_with(Exit::Usage)?;
-        let prompter = Prompter::new(Arc::clone(&self.plan), Arc::clone(self.vocabulary));
-        let prompter = Arc::new(prompter.with_replies(Arc::clone(&self.replies)));
-        let load = self.load(lanes, prompter, clock.clone(), stop.clone());
-        let connections = at_once(load.limits, &self.plan).div_ceil(1 + self.site.others.len());
-        for base in self.site.bases() {
-            client.open_ahead(&target::join(base, "/v1/models"), connections).await;
-        }
+        let load = self.load(lanes, self.prompter(&self.plan), clock.clone(), stop.clone());
+        self.open_ahead(&client, load.limits).await;
         let watch = Arc::clone(&load.watch);
         let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
         let recorder = Recorder {
@@ -271,17 +265,7 @@ impl Block<'_> {
             move |turn, prompt| preparing.0.prepare(&preparing.1, turn, prompt),
             move |turn, prepared| placing.place(turn, prepared),
             move |turn, prepared, seat| {
-                let estimate = estimate.clone();
-                let sending = Box::pin(client.send(turn, prepared.body, seat.aim.clone()));
-                async move {
-                    let (turn, text) = sending.await;
-                    // The place is free before tokens are counted.
-                    drop(seat);
-                    if !super::facts::lacks_count(&turn) {
-                        return (turn, text);
-                    }
-                    Box::pin(super::facts::fill_estimate(turn, text, estimate)).await
-                }
+                counted(Box::pin(client.send(turn, prepared.body, seat.aim.clone())), seat, estimate.clone())
             },
             sender,
         );
@@ -292,13 +276,7 @@ impl Block<'_> {
         Ok(Driving { driven, recorded, in_flight_max, dials, series })
     }
 
-    fn client(
-        &self,
-        spec: &RunSpec,
-        lanes: &Lanes,
-        clock: Clock,
-        stop: &Stop,
-    ) -> Result<crate::client::Client, TargetError> {
+    fn client(&self, spec: &RunSpec, lanes: &Lanes, clock: Clock, stop: &Stop) -> Result<Client, TargetError> {
         self.site
             .client(spec, lanes, clock, stop.cut.clone())
             .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
@@ -310,8 +288,39 @@ impl Block<'_> {
         Load { run_id, prompter, limits: limits(self.spec), clock, lanes, stop, watch }
     }
 
+    fn prompter(&self, plan: &Arc<Plan>) -> Arc<Prompter> {
+        let prompter = Prompter::new(Arc::clone(plan), Arc::clone(self.vocabulary));
+        Arc::new(prompter.with_replies(Arc::clone(&self.replies)))
+    }
+
+    /// As many connections as the first instant needs, at every address.
+    async fn open_ahead(&self, client: &Client, limits: Limits) {
+        let connections = at_once(limits, &self.plan).div_ceil(1 + self.site.others.len());
+        for base in self.site.bases() {
+            client.open_ahead(&target::join(base, "/v1/models"), connections).await;
+        }
+    }
+
     fn outside(&self) -> Outside<'_> {
         Outside { site: self.site, metrics_urls: &self.spec.server.metrics_urls }
+    }
+}
+
+/// A turn's reply, with a count of its tokens where the server gives none.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` holds its arguments twice, for every session in flight")]
+fn counted(
+    sending: Pin<Box<impl Future<Output = (TurnRecord, String)>>>,
+    seat: Seat,
+    estimate: Estimate,
+) -> impl Future<Output = (TurnRecord, String)> {
+    async move {
+        let (turn, text) = sending.await;
+        // The place is free before tokens are counted.
+        drop(seat);
+        if !super::facts::lacks_count(&turn) {
+            return (turn, text);
+        }
+        Box::pin(super::facts::fill_estimate(turn, text, estimate)).await
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::block::{Block, Measured};
 use super::exit::Exit;
 use super::output_args::Lines;
+use super::resume_sweep::Before;
 use super::site::Site;
 use super::sites::{self, Arms, Sites, state_of};
 use super::sweep::loaded;
 use crate::drive::Stop;
-use crate::experiment::{Curves, Ladder, Rung, Seen, Step, StepResult, seen};
+use crate::experiment::{Ladder, Rung, Seen, Step, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec};
 use crate::report::{State, public_sweep};
 use crate::store::{BlockState, Detail, RunDir, Sweep, SweepDir, SweepState, SweepStep};
@@ -50,18 +51,31 @@ struct Course {
 }
 
 impl Climb<'_> {
-    /// Climbs as far as the ladder goes.
+    /// Climbs on from `before`, as far as the ladder goes.
     ///
     /// # Errors
     /// When a server cannot be used at the start, or a file not be written.
-    pub(super) async fn run(&self) -> anyhow::Result<Done> {
+    pub(super) async fn run(&self, before: Before) -> anyhow::Result<Done> {
+        let mut course = self.course(before)?;
+        if self.ladder.next(&course.past).is_none() {
+            self.dir.write_sweep(&course.sweep)?;
+            return Ok(self.done(course));
+        }
         let mut sites = Sites::new();
         let done = match self.arms(self.spec).open(&mut sites).await {
-            Ok(()) => self.steps(&sites).await,
+            Ok(()) => self.steps(&mut course, &sites).await,
             Err(why) => Err(why),
         };
         sites::close(sites).await;
-        done
+        done.map(|()| self.done(course))
+    }
+
+    fn course(&self, Before { steps, past, curves }: Before) -> anyhow::Result<Course> {
+        let spec = serde_json::to_value(public_sweep(self.spec.clone(), self.arms.to_vec()))?;
+        let mut sweep = Sweep::new(spec, self.ladder.clone(), curves);
+        sweep.state = SweepState::Complete;
+        sweep.steps = steps;
+        Ok(Course { sweep, past, notes: vec![], failures: vec![] })
     }
 
     fn arms<'s>(&'s self, spec: &'s RunSpec) -> Arms<'s> {
@@ -69,12 +83,7 @@ impl Climb<'_> {
         Arms { arms, spec, vocabulary, ready_timeout: *ready_timeout, stop }
     }
 
-    async fn steps(&self, sites: &Sites) -> anyhow::Result<Done> {
-        let curves = Curves::new(self.ladder, self.spec.slo, self.arms.iter().map(|arm| arm.name.clone()));
-        let spec = serde_json::to_value(public_sweep(self.spec.clone(), self.arms.to_vec()))?;
-        let sweep = Sweep::new(spec, self.ladder.clone(), curves);
-        let mut course = Course { sweep, past: vec![], notes: vec![], failures: vec![] };
-        course.sweep.state = SweepState::Complete;
+    async fn steps(&self, course: &mut Course, sites: &Sites) -> anyhow::Result<()> {
         while let Some(step) = self.ladder.next(&course.past) {
             // A signal that came after the last turn of a step has let that step end, but ends the sweep.
             if self.stop.sending.is_cancelled() {
@@ -87,13 +96,13 @@ impl Climb<'_> {
             course.sweep.state = SweepState::Running;
             self.dir.write_sweep(&course.sweep)?;
             let measured = self.block(step, &spec, sites, &dir).await;
-            course.sweep.state = self.enter(&mut course, step, measured);
+            course.sweep.state = self.enter(course, step, measured);
             if course.sweep.state == SweepState::Interrupted {
                 break;
             }
+            self.dir.write_sweep(&Sweep { state: SweepState::Running, ..course.sweep.clone() })?;
         }
-        self.dir.write_sweep(&course.sweep)?;
-        Ok(self.done(course))
+        Ok(self.dir.write_sweep(&course.sweep)?)
     }
 
     /// Takes down what came of a step, the last one listed; says how the sweep would stand if it were the last.
@@ -111,14 +120,14 @@ impl Climb<'_> {
                 }
                 (state, seen(&report), None)
             }
-            Err(_) if self.stop.sending.is_cancelled() => (BlockState::Interrupted, Seen::Unusable, None),
+            Err(_) if self.stop.sending.is_cancelled() => (BlockState::Interrupted, Seen::Void, None),
             // What the other steps have measured stands.
             Err(why) => {
                 let why = why.context(format!("step {}", step.step));
                 let reason = format!("{why:#}");
                 super::say::note(&format!("step failed: {}", super::say::words(&why)));
                 course.failures.push((step.arm, why));
-                (BlockState::Failed, Seen::Unusable, Some(reason))
+                (BlockState::Failed, Seen::Failed, Some(reason))
             }
         };
         if let Some(last) = course.sweep.steps.last_mut() {

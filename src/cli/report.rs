@@ -63,6 +63,9 @@ fn sweep(dir: &Path, args: &ReportArgs) -> anyhow::Result<Exit> {
     if sweep.state == SweepState::Running {
         say::note(&format!("note: `{}` did not end, or still runs: these are the steps that have", dir.display()));
     }
+    if sweep.state != SweepState::Complete {
+        say::note(&format!("it goes on with `gspbench sweep --resume {}`", dir.display()));
+    }
     args.export.sweep(dir, &sweep)?;
     Ok(Exit::Ok)
 }

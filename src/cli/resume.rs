@@ -1,16 +1,18 @@
-//! Taking an experiment up again: the same specification, and the blocks that are done.
+//! Taking an experiment up again: the same specification, and the blocks that are done. What a sweep shares with it.
 
 use std::path::Path;
 
 use anyhow::Context as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::exit::{Exit, ExitWith as _};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
-use crate::report::public_experiment;
-use crate::store::{self, Experiment};
+use crate::report::{RunReport, public_experiment};
+use crate::store::{self, BlockState, Experiment};
 
 /// Differences that are named before the rest is only counted.
 const NAMED: usize = 4;
@@ -20,19 +22,27 @@ const NAMED: usize = 4;
 /// # Errors
 /// When it is none, or held secrets, which no file keeps.
 pub(super) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentSpec> {
-    if experiment.spec.to_string().contains(crate::report::HIDDEN) {
-        let why =
-            "--resume: files keep no headers, bodies or addresses with secrets: give the whole command line again";
-        return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
-    }
-    let spec = serde_json::from_value(experiment.spec.clone()).exit_with(Exit::Usage)?;
+    let spec = from_file(&experiment.spec)?;
     check_stored(&spec).exit_with(Exit::Usage)?;
     Ok(spec)
 }
 
-/// The seed of the first round, for a specification that draws it.
-pub(super) fn stored_seed(experiment: &Experiment) -> Option<u64> {
-    experiment.spec.pointer("/run/workload/seed")?.as_u64()
+/// A specification as it stands in a file.
+///
+/// # Errors
+/// When it is none, or held secrets, which no file keeps.
+pub(super) fn from_file<T: DeserializeOwned>(spec: &Value) -> anyhow::Result<T> {
+    if spec.to_string().contains(crate::report::HIDDEN) {
+        let why =
+            "--resume: files keep no headers, bodies or addresses with secrets: give the whole command line again";
+        return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
+    }
+    serde_json::from_value(spec.clone()).exit_with(Exit::Usage)
+}
+
+/// The seed of the first round or step, for a specification that draws it.
+pub(super) fn stored_seed(spec: &Value) -> Option<u64> {
+    spec.pointer("/run/workload/seed")?.as_u64()
 }
 
 /// Refuses to go on with another specification than the experiment began with.
@@ -40,9 +50,18 @@ pub(super) fn stored_seed(experiment: &Experiment) -> Option<u64> {
 /// # Errors
 /// One that names what differs.
 pub(super) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) -> anyhow::Result<()> {
-    let now = serde_json::to_value(public_experiment(spec.clone()))?;
+    check_same(dir, &experiment.spec, &public_experiment(spec.clone()))
+}
+
+/// Refuses to go on in `dir` with another specification than `was`, the one on file.
+///
+/// # Errors
+/// One that names what differs.
+pub(super) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow::Result<()> {
+    // As it would stand in the file: a number may lose its last bit on the way.
+    let is: Value = serde_json::from_slice(&serde_json::to_vec(is)?)?;
     let mut found = Vec::new();
-    differences("", &experiment.spec, &now, &mut found);
+    differences("", was, &is, &mut found);
     if found.is_empty() {
         return Ok(());
     }
@@ -78,6 +97,14 @@ fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// How a block stands. A kill that fell between its report and the list has left it in the list as running.
+pub(super) fn settled(home: &Path, listed: BlockState) -> BlockState {
+    match listed {
+        BlockState::Running => store::read_run(home).map_or(listed, |report| super::sites::state_of(&report)),
+        _ => listed,
+    }
+}
+
 /// What has been done so far.
 #[derive(Debug, Default)]
 pub(super) struct Before {
@@ -96,9 +123,9 @@ pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         .into_iter()
         .filter_map(|block| {
             let arm = spec.arms.iter().position(|arm| arm.name == block.arm)?;
-            let ended = super::trial::ended(block.state)?;
-            let past = (Block { round: block.round, arm }, ended);
-            Some((block, past))
+            let state = settled(&dir.join(&block.dir), block.state);
+            let past = (Block { round: block.round, arm }, super::trial::ended(state)?);
+            Some((store::Block { state, ..block }, past))
         })
         .collect();
     let counted = experiment::resumed(&ended.iter().map(|(_, past)| *past).collect::<Vec<_>>());
@@ -110,8 +137,7 @@ pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         }
         before.past.push(past);
         if past.1 != Ended::Failed {
-            let lost = || format!("block `{}`, which ran to its end: put it back, or begin anew with --out", block.dir);
-            let report = store::read_run(&dir.join(&block.dir)).with_context(lost).exit_with(Exit::Usage)?;
+            let report = finished(dir, "block", &block.dir)?;
             before.results.push(BlockResult {
                 round: block.round,
                 arm: block.arm,
@@ -121,6 +147,15 @@ pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         }
     }
     Ok(before)
+}
+
+/// The report of a block or step that ran to its end.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn finished(dir: &Path, what: &str, home: &str) -> anyhow::Result<RunReport> {
+    let lost = || format!("{what} `{home}`, which ran to its end: put it back, or begin anew with --out");
+    store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
-use super::exit::{Ended, Exit};
+use super::exit::Exit;
 use super::truth::Truth;
 use super::witness::process_time;
 use super::{descriptors, interrupt, say};
@@ -57,7 +57,7 @@ pub(super) struct SelftestArgs {
     duration: Duration,
 }
 
-/// Runs the steps; ends early when a step was far off.
+/// Runs the steps; ends early when a step was far off, or a signal came: then with what the steps before it have shown.
 ///
 /// # Errors
 /// When the server does not start, or turns fail.
@@ -71,7 +71,10 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
                 say::note(&format!("note: {why:#}"));
                 break;
             }
-            let step = job.measure(&stop).await?;
+            let Some(step) = job.measure(&stop).await? else {
+                say::result(&interrupted(args, *streams, best.as_ref()))?;
+                return Ok(Exit::Interrupted);
+            };
             say::result(&step.line())?;
             if step.worst_us() > FAR_OFF * BOUND_US {
                 break;
@@ -83,6 +86,17 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
         say::result(&verdict(args, best.as_ref()))?;
         Ok(Exit::Ok)
     })
+}
+
+/// What the steps before the one that a signal cut have shown.
+fn interrupted(args: &SelftestArgs, cut: NonZeroU32, best: Option<&Step>) -> String {
+    let so_far = match best {
+        Some(Step { streams, .. }) => {
+            format!("so far, this host drives {streams} streams × {} tok/s within 1 ms", args.rate)
+        }
+        None => "no step before it was within 1 ms".to_owned(),
+    };
+    format!("INTERRUPTED at {cut} streams, of which nothing is known: {so_far}")
 }
 
 fn verdict(args: &SelftestArgs, best: Option<&Step>) -> String {
@@ -183,11 +197,14 @@ impl Job {
         Ok(Self { streams, spec, plan, vocabulary, schedule })
     }
 
-    /// Drives the load and holds its records against the server's log.
-    async fn measure(&self, stop: &Stop) -> anyhow::Result<Step> {
+    /// Drives the load and holds its records against the server's log; nothing where a signal has cut it.
+    async fn measure(&self, stop: &Stop) -> anyhow::Result<Option<Step>> {
         let mut truth = Truth::start(self.schedule).await?;
         let (started, cpu_before) = (Instant::now(), process_time());
-        let turns = self.drive(&truth.url, stop).await?;
+        let Some(turns) = self.drive(&truth.url, stop).await? else {
+            truth.stop().await;
+            return Ok(None);
+        };
         let (took, cpu) = (started.elapsed().as_secs_f64(), process_time().saturating_sub(cpu_before));
         let failed = turns.iter().find(|turn| !turn.outcome.is_complete());
         if let Some(TurnRecord { outcome, detail, .. }) = failed {
@@ -208,17 +225,17 @@ impl Job {
             let of_turn = written.get(&turn.id);
             errors.add(turn, of_turn.with_context(|| format!("the server knows no request `{}`", turn.id))?);
         }
-        Ok(Step {
+        Ok(Some(Step {
             streams: self.streams,
             events_per_second: f64::from(turns.iter().map(|turn| turn.frames).sum::<u32>()) / took,
             errors,
             cpu_cores: cpu.as_secs_f64() / took,
             late_us: written.values().map(|reply| reply.late_us).max().unwrap_or(0),
-        })
+        }))
     }
 
-    /// Runs the plan to its end: a record for each turn.
-    async fn drive(&self, url: &str, stop: &Stop) -> anyhow::Result<Vec<TurnRecord>> {
+    /// Runs the plan to its end: a record for each turn. Nothing where a signal has ended it before.
+    async fn drive(&self, url: &str, stop: &Stop) -> anyhow::Result<Option<Vec<TurnRecord>>> {
         let clock = Clock::wall();
         let lanes = Lanes::for_streams(usize::try_from(self.streams.get()).ok())?;
         let client = Client::new(settings(&self.spec, url), &lanes, clock.clone(), stop.cut.clone())?;
@@ -254,10 +271,7 @@ impl Job {
             turns
         };
         let (driven, turns) = tokio::join!(driving, collecting);
-        match driven.ended_by {
-            EndedBy::Plan => Ok(turns),
-            _ => Err(Ended::new(Exit::Interrupted, "interrupted").into()),
-        }
+        Ok((driven.ended_by == EndedBy::Plan).then_some(turns))
     }
 }
 

@@ -7,7 +7,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::Dials;
 use crate::lanes::Lanes;
+use crate::report::ClientSide;
 use crate::stats::Distribution;
 
 /// How often the runtime is asked to be on time.
@@ -32,6 +34,21 @@ pub(super) struct Seen {
     /// CPU time of the lane that had most of it, over the wall time in which it was watched: 1 is a thread that never
     /// waited. One such lane makes its streams late however idle the process is on other cores.
     pub busiest_lane: Option<f64>,
+}
+
+impl Seen {
+    /// Beside what the load loop and the connections have counted.
+    pub(super) fn of_client(self, in_flight_max: usize, dials: Dials) -> ClientSide {
+        let Self { runtime_lag, cpu_cores, busiest_lane } = self;
+        ClientSide {
+            in_flight_max: u64::try_from(in_flight_max).ok(),
+            connections: Some(dials.opened),
+            redials: Some(dials.again),
+            runtime_lag,
+            cpu_cores,
+            busiest_lane,
+        }
+    }
 }
 
 /// What the ticker of one lane saw.

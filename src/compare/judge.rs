@@ -105,6 +105,14 @@ fn verdict(standing: Standing, better: Better) -> Verdict {
 }
 
 impl Contrast {
+    /// Of an unclear contrast whose whole interval lies on one side of no change: whether the arm is above the baseline. There is
+    /// a difference then, but perhaps one below the threshold.
+    #[must_use]
+    pub fn leans_up(&self) -> Option<bool> {
+        let Interval { low, high, .. } = self.interval.filter(|_| self.verdict == Some(Verdict::Unclear))?;
+        (low > 1.0 || high < 1.0).then_some(low > 1.0)
+    }
+
     /// The largest change, as a share, inside the interval. Of an arm against itself it is the noise floor of the setup: what
     /// such rounds cannot tell from none. None without an interval over rounds: one within a run knows nothing of how runs
     /// differ.

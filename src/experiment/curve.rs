@@ -19,8 +19,11 @@ pub struct Curves {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     pub arm: String,
-    /// Ascending.
+    /// Ascending, one a step: of a step that ran twice, the last run.
     pub points: Vec<Point>,
+    /// Void runs of steps that ran again.
+    #[serde(default)]
+    pub repeated: Vec<Point>,
     /// The highest load that holds the objectives, as do all steps below it; none without objectives, or where the first
     /// step misses them.
     pub holds: Option<Held>,
@@ -72,7 +75,7 @@ pub struct StepResult<'a> {
 #[must_use]
 pub fn seen(report: &RunReport) -> Seen {
     if report.state != State::Complete || report.validity.verdict == Verdict::Void {
-        return Seen::Unusable;
+        return Seen::Void;
     }
     let metrics = &report.metrics;
     Seen::Measured { throughput: metrics.request_throughput, attainment: metrics.slo_attainment }
@@ -113,13 +116,15 @@ impl Curves {
     /// Curves of which nothing is known yet.
     #[must_use]
     pub fn new(ladder: &Ladder, slo: Option<Slo>, arms: impl Iterator<Item = String>) -> Self {
-        let curve = |arm| Curve { arm, points: vec![], holds: None, stopped: None };
+        let curve = |arm| Curve { arm, points: vec![], repeated: vec![], holds: None, stopped: None };
         Self { axis: ladder.axis, slo, attainment: ladder.attainment, arms: arms.map(curve).collect() }
     }
 
-    /// Adds a step that ran to its end.
+    /// Adds a step that ran to its end; one that is there already was void, and gives way.
     pub fn add(&mut self, ladder: &Ladder, result: StepResult<'_>) {
         let Some(curve) = self.arms.get_mut(result.arm) else { return };
+        let void = curve.points.pop_if(|point| point.step == result.step);
+        curve.repeated.extend(void);
         curve.points.push(Point::new(ladder, result));
         let held = curve.points.iter().take_while(|point| point.holds == Some(true)).last();
         curve.holds = held.map(|point| Held { level: point.level, goodput: point.goodput });
@@ -141,10 +146,14 @@ mod tests {
     use crate::report::{Accumulator, Closing};
 
     fn curves(attained: &[Option<f64>]) -> Curves {
+        curves_of((1_u32..).zip(attained.iter().copied()))
+    }
+
+    fn curves_of(runs: impl Iterator<Item = (u32, Option<f64>)>) -> Curves {
         let levels = Levels::Given(vec![1.0, 2.0, 4.0, 8.0]);
         let ladder = Ladder { axis: Axis::Rate, levels, attainment: Some(0.9), arms: 1 };
         let mut curves = Curves::new(&ladder, None, ["a".to_owned()].into_iter());
-        for (step, attained) in (1_u32..).zip(attained) {
+        for (step, attained) in runs {
             let mut report = Accumulator::new(context(1, 2)).finish(Closing::plain(State::Complete));
             report.validity.verdict = if attained.is_some() { Verdict::Valid } else { Verdict::Void };
             report.metrics.slo_attainment = attained.or(Some(1.0));
@@ -162,5 +171,14 @@ mod tests {
         assert_eq!(held(&[Some(0.5), Some(1.0)]), None);
         assert_eq!(held(&[Some(1.0), None, Some(1.0)]), Some((1.0, Some(1.0))), "of a void step nothing is known");
         assert_eq!(held(&[]), None);
+    }
+
+    #[test]
+    fn a_repeated_step_is_one_point_and_its_void_run_is_kept_beside() {
+        let curves = curves_of([(1, Some(1.0)), (2, None), (2, Some(0.95)), (3, None), (3, None)].into_iter());
+        let steps = |points: &[Point]| points.iter().map(|point| (point.step, point.holds)).collect::<Vec<_>>();
+        assert_eq!(steps(&curves.arms[0].points), [(1, Some(true)), (2, Some(true)), (3, None)]);
+        assert_eq!(steps(&curves.arms[0].repeated), [(2, None), (3, None)]);
+        assert_eq!(curves.arms[0].holds.map(|held| held.level), Some(2.0));
     }
 }

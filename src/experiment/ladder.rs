@@ -1,5 +1,5 @@
 //! The steps of a sweep: the pure next one, given what the steps so far have shown. A step runs every arm that still climbs
-//! once, every second step in reversed order, as rounds do.
+//! once, every second step in reversed order, as rounds do. What gave no numbers is run once more, at the end of its step.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,16 +62,49 @@ pub enum Seen {
         /// Share of good turns.
         attainment: Option<f64>,
     },
-    /// Void, or could not be run: nothing is known of this load.
-    Unusable,
+    /// Ran, but its numbers may not be used: nothing is known of this load.
+    Void,
+    /// Could not be run.
+    Failed,
 }
 
-/// A step that has run.
+/// A step that has run; one that gave no numbers may have run twice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rung {
     pub step: u32,
     pub arm: usize,
     pub seen: Seen,
+}
+
+/// How an arm stands with a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Standing {
+    Open,
+    /// Gave no numbers, and has another try.
+    Again,
+    Settled(Seen),
+}
+
+impl Standing {
+    fn shown(self) -> Option<Seen> {
+        match self {
+            Self::Settled(seen) => Some(seen),
+            Self::Open | Self::Again => None,
+        }
+    }
+}
+
+/// By all runs of one arm at one step, in any order.
+fn standing<'a>(runs: impl Iterator<Item = &'a Rung>) -> Standing {
+    let seen: Vec<Seen> = runs.map(|rung| rung.seen).collect();
+    let is_measured = |seen: &&Seen| matches!(seen, Seen::Measured { .. });
+    match (seen.iter().find(is_measured), seen.len()) {
+        (Some(measured), _) => Standing::Settled(*measured),
+        (None, 0) => Standing::Open,
+        (None, 1) => Standing::Again,
+        (None, _) if seen.contains(&Seen::Void) => Standing::Settled(Seen::Void),
+        (None, _) => Standing::Settled(Seen::Failed),
+    }
 }
 
 /// Why an arm climbed no further.
@@ -82,7 +115,7 @@ pub enum Stop {
     SloMissed,
     /// Twice the load brought less than 5 % more throughput.
     Saturated,
-    /// The last step was void or could not be run.
+    /// The last step was void or could not be run, and again when it was repeated.
     Unusable,
     /// The ladder has no higher step.
     Top,
@@ -160,29 +193,33 @@ impl Ladder {
     /// The next step, given those that have run, in any order.
     #[must_use]
     pub fn next(&self, past: &[Rung]) -> Option<Step> {
-        let is_done = |step, arm| past.iter().any(|rung| (rung.step, rung.arm) == (step, arm));
-        let steps = (1..).map_while(|step| Some((step, self.levels.level(step)?)));
-        let mut all = steps.flat_map(|(step, level)| order(step, self.arms).map(move |arm| Step { step, arm, level }));
-        all.find(|next| !is_done(next.step, next.arm) && self.stop(next.arm, past).is_none())
+        let climbs: Vec<bool> = (0..self.arms).map(|arm| self.stop(arm, past).is_none()).collect();
+        let standing = |step, arm| standing(past.iter().filter(|rung| (rung.step, rung.arm) == (step, arm)));
+        let find = |step, wanted| order(step, self.arms).find(|arm| climbs[*arm] && standing(step, *arm) == wanted);
+        (1..).map_while(|step| Some((step, self.levels.level(step)?))).find_map(|(step, level)| {
+            let arm = find(step, Standing::Open).or_else(|| find(step, Standing::Again))?;
+            Some(Step { step, arm, level })
+        })
     }
 
-    /// Why an arm climbs no further; none while it does. A list is climbed to its top, whatever it shows.
+    /// Why an arm climbs no further; none while it does. A list is climbed to its top, whatever it shows; but an arm that
+    /// failed twice at a step is given up, since waiting for its server at every step would cost more than it gives.
     #[must_use]
     pub fn stop(&self, arm: usize, past: &[Rung]) -> Option<Stop> {
-        let mut rungs: Vec<_> = past.iter().filter(|rung| rung.arm == arm).collect();
-        rungs.sort_by_key(|rung| rung.step);
-        let is_at_top = rungs.last().is_some_and(|rung| rung.step >= self.levels.count());
+        let of = |step| standing(past.iter().filter(move |rung| (rung.step, rung.arm) == (step, arm)));
+        let shown: Vec<Seen> = (1..=self.levels.count()).map_while(|step| of(step).shown()).collect();
+        let is_at_top = u32::try_from(shown.len()).is_ok_and(|climbed| climbed >= self.levels.count());
         let top = is_at_top.then_some(Stop::Top);
         if matches!(self.levels, Levels::Given(_)) {
-            return top;
+            return shown.contains(&Seen::Failed).then_some(Stop::Unusable).or(top);
         }
-        let before = |rung: &Rung| match rung.seen {
-            Seen::Measured { throughput, .. } => throughput,
-            Seen::Unusable => None,
+        let throughput = |seen: &Seen| match seen {
+            Seen::Measured { throughput, .. } => *throughput,
+            Seen::Void | Seen::Failed => None,
         };
-        let pairs = std::iter::once(None).chain(rungs.iter().map(|rung| before(rung)));
-        let shown = rungs.iter().zip(pairs).find_map(|(rung, before)| match rung.seen {
-            Seen::Unusable => Some(Stop::Unusable),
+        let before = std::iter::once(None).chain(shown.iter().map(throughput));
+        let shown = shown.iter().zip(before).find_map(|(seen, before)| match *seen {
+            Seen::Void | Seen::Failed => Some(Stop::Unusable),
             seen if self.holds(seen) == Some(false) => Some(Stop::SloMissed),
             Seen::Measured { throughput, .. } => {
                 let is_flat = before.zip(throughput).is_some_and(|(low, high)| high < low * (1.0 + LEAST_GROWTH));
@@ -197,7 +234,7 @@ impl Ladder {
     pub fn holds(&self, seen: Seen) -> Option<bool> {
         match seen {
             Seen::Measured { attainment, .. } => Some(attainment? >= self.attainment?),
-            Seen::Unusable => None,
+            Seen::Void | Seen::Failed => None,
         }
     }
 }
@@ -213,12 +250,12 @@ mod tests {
     }
 
     /// Climbs to the end, with what each step shows.
-    fn climb(ladder: &Ladder, see: impl Fn(Step) -> Seen) -> (Vec<Step>, Vec<Rung>) {
+    fn climb(ladder: &Ladder, mut see: impl FnMut(Step) -> Seen) -> (Vec<Step>, Vec<Rung>) {
         let (mut steps, mut past) = (vec![], vec![]);
         while let Some(next) = ladder.next(&past) {
             steps.push(next);
             past.push(Rung { step: next.step, arm: next.arm, seen: see(next) });
-            assert!(steps.len() <= 64 * ladder.arms, "a ladder has an end");
+            assert!(steps.len() <= 2 * 64 * ladder.arms, "a ladder has an end");
         }
         (steps, past)
     }
@@ -228,12 +265,58 @@ mod tests {
         Ladder { axis: Axis::Concurrency, levels, attainment: Some(0.9), arms }
     }
 
+    fn order_of(steps: &[Step]) -> Vec<(u32, usize)> {
+        steps.iter().map(|step| (step.step, step.arm)).collect()
+    }
+
     #[test]
     fn arms_climb_side_by_side_and_every_second_step_is_reversed() {
         let ladder = Ladder { levels: Levels::Given(vec![1.0, 3.0]), ..doubling(2) };
-        let (steps, _) = climb(&ladder, |_| Seen::Unusable);
+        let (steps, _) = climb(&ladder, |_| measured(1.0, 0.0));
         let short: Vec<_> = steps.iter().map(|step| (step.step, step.arm, step.level)).collect();
         assert_eq!(short, [(1, 0, 1.0), (1, 1, 1.0), (2, 1, 3.0), (2, 0, 3.0)], "a list is run to its end");
+    }
+
+    #[test]
+    fn what_gives_no_numbers_runs_once_more_at_the_end_of_its_step_and_never_a_third_time() {
+        let ladder = Ladder { levels: Levels::Given(vec![1.0, 3.0]), ..doubling(2) };
+        let (steps, past) = climb(&ladder, |_| Seen::Void);
+        assert_eq!(order_of(&steps), [(1, 0), (1, 1), (1, 0), (1, 1), (2, 1), (2, 0), (2, 1), (2, 0)]);
+        assert_eq!(ladder.stop(0, &past), Some(Stop::Top), "a list is run to its end");
+        let doubling = doubling(2);
+        let (steps, past) = climb(&doubling, |_| Seen::Void);
+        assert_eq!(order_of(&steps), [(1, 0), (1, 1), (1, 0), (1, 1)]);
+        assert_eq!(doubling.stop(1, &past), Some(Stop::Unusable));
+        assert_eq!(doubling.stop(1, &past[..3]), None, "it is to run again");
+    }
+
+    #[test]
+    fn an_arm_that_fails_twice_at_a_step_of_a_list_is_given_up_and_the_others_climb_on() {
+        let ladder = Ladder { levels: Levels::Given(vec![1.0, 2.0, 3.0]), ..doubling(2) };
+        let fails = |step: Step| (step.arm, step.step) == (1, 2);
+        let (steps, past) = climb(&ladder, |step| if fails(step) { Seen::Failed } else { measured(1.0, 0.0) });
+        assert_eq!(order_of(&steps), [(1, 0), (1, 1), (2, 1), (2, 0), (2, 1), (3, 0)]);
+        assert_eq!([0, 1].map(|arm| ladder.stop(arm, &past)), [Some(Stop::Top), Some(Stop::Unusable)]);
+        let mut once = vec![];
+        let (steps, _) = climb(&ladder, |step| {
+            let is_again = once.contains(&(step.step, step.arm));
+            once.push((step.step, step.arm));
+            if fails(step) && !is_again { Seen::Failed } else { Seen::Void }
+        });
+        assert!(steps.iter().any(|step| (step.arm, step.step) == (1, 3)), "a server that ran once is there");
+    }
+
+    #[test]
+    fn a_repetition_that_gives_numbers_stands_for_its_step() {
+        let ladder = Ladder { levels: Levels::Doubling { most: 4.0 }, ..doubling(1) };
+        let mut past = vec![];
+        while let Some(next) = ladder.next(&past) {
+            let is_first = !past.iter().any(|rung: &Rung| rung.step == next.step);
+            let seen = if next.step == 2 && is_first { Seen::Failed } else { measured(next.level, 1.0) };
+            past.push(Rung { step: next.step, arm: next.arm, seen });
+        }
+        assert_eq!(past.iter().map(|rung| rung.step).collect::<Vec<_>>(), [1, 2, 2, 3]);
+        assert_eq!(ladder.stop(0, &past), Some(Stop::Top));
     }
 
     #[test]
@@ -274,12 +357,12 @@ mod tests {
     fn any_seen() -> impl Strategy<Value = Seen> {
         let measured = (prop::option::of(0.0..100.0_f64), prop::option::of(0.0..=1.0_f64))
             .prop_map(|(throughput, attainment)| Seen::Measured { throughput, attainment });
-        prop_oneof![4 => measured, 1 => Just(Seen::Unusable)]
+        prop_oneof![8 => measured, 1 => Just(Seen::Void), 1 => Just(Seen::Failed)]
     }
 
     proptest! {
         #[test]
-        fn a_ladder_ends_climbs_and_repeats_nothing(
+        fn a_ladder_ends_climbs_and_repeats_only_what_gave_no_numbers_and_once(
             arms in 1_usize..4,
             most in 1.0..5_000.0_f64,
             target in prop::option::of(0.0..=1.0_f64),
@@ -289,10 +372,17 @@ mod tests {
             let listed = given.map(|levels| Levels::Given(levels.into_iter().map(f64::from).collect()));
             let levels = listed.unwrap_or(Levels::Doubling { most });
             let ladder = Ladder { axis: Axis::Concurrency, levels, attainment: target, arms };
-            let (steps, past) = climb(&ladder, |step| seen[(step.step as usize * arms + step.arm) % seen.len()]);
+            let mut draw = seen.iter().cycle();
+            let (steps, past) = climb(&ladder, |_| *draw.next().unwrap());
             for arm in 0..arms {
-                let levels: Vec<_> = steps.iter().filter(|step| step.arm == arm).map(|step| step.level).collect();
-                prop_assert!(levels.windows(2).all(|pair| pair[0] < pair[1]));
+                let mut levels: Vec<_> = steps.iter().filter(|step| step.arm == arm).map(|step| step.level).collect();
+                prop_assert!(levels.windows(2).all(|pair| pair[0] <= pair[1]));
+                levels.dedup();
+                for step in 1..=u32::try_from(levels.len()).unwrap() {
+                    let runs: Vec<_> = past.iter().filter(|rung| (rung.step, rung.arm) == (step, arm)).collect();
+                    let again = !matches!(runs[0].seen, Seen::Measured { .. });
+                    prop_assert_eq!(runs.len(), if again { 2 } else { 1 });
+                }
                 let early: Vec<_> = past.iter().filter(|rung| (rung.step as usize) < levels.len()).copied().collect();
                 prop_assert_eq!(ladder.stop(arm, &early), None, "while it climbs there is no reason");
                 let is_whole = levels.len() == ladder.levels.count() as usize;

@@ -22,7 +22,9 @@ pub use error::ProfileError;
 pub use experiment::{ArmKeys, ArmPrompts, ArmSpec, ExperimentSpec, LaunchSpec, Target, what_may_differ};
 pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
 pub use load::{Override, load};
-pub use resolve::{Context, PRIMARY, THRESHOLD, check_stored, experiment_spec, gates, run_spec, sweep_arms};
+pub use resolve::{
+    Context, PRIMARY, THRESHOLD, check_stored, check_sweep_arms, experiment_spec, gates, run_spec, sweep_arms,
+};
 pub use slo::Slo;
 pub use spec::{
     Api, ChatLayout, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, PlaceField,

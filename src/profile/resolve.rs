@@ -98,12 +98,20 @@ pub fn experiment_spec(profile: &raw::Profile, context: &Context) -> Checked<Exp
 /// When there is none, or one is wrong.
 pub fn sweep_arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {
     let arms = arms(profile)?;
+    check_sweep_arms(&arms)?;
+    Ok(arms)
+}
+
+/// Checks the arms of a sweep, also those that a file held.
+///
+/// # Errors
+/// When there is none, or two have one name, or one has a name that can be none of a directory.
+pub fn check_sweep_arms(arms: &[ArmSpec]) -> Checked<()> {
     if arms.is_empty() {
         let why = "a sweep needs an arm: give --arm NAME=TARGET once or more, or [[arm]] tables";
         return Err(ProfileError::value("arm", why));
     }
-    arm::check_names(&arms)?;
-    Ok(arms)
+    arm::check_names(arms)
 }
 
 fn arms(profile: &raw::Profile) -> Checked<Vec<ArmSpec>> {

@@ -148,7 +148,7 @@ mod tests {
     use crate::record::{CounterRole, Place, PlaceSource, ServerTimes, TurnRecord};
     use crate::render::{run, terminal};
     use crate::report::tests::{context, served};
-    use crate::report::{Accumulator, Closing, CounterDelta, State};
+    use crate::report::{Accumulator, Closing, CounterDelta, ServerSide, State};
 
     fn fetched(status: &str, delta: f64) -> CounterDelta {
         CounterDelta {
@@ -176,7 +176,8 @@ mod tests {
             });
         }
         let counters = vec![fetched("success", 33.0), fetched("failed", 0.0)];
-        let report = accumulator.finish(Closing { counters, ..Closing::plain(State::Complete) });
+        let server = ServerSide { counters, ..ServerSide::default() };
+        let report = accumulator.finish(Closing { server, ..Closing::plain(State::Complete) });
         let text = terminal(&run(&report));
         for words in [
             "sessions that moved, by turn: g0-s0 p0→d0,p0→d1",

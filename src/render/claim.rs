@@ -24,7 +24,8 @@ fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
             format!("{name} is as good as {baseline}, within {threshold}: {}.", figures(row, contrast))
         }
         (Some(Verdict::Unclear), _) => {
-            format!("{name} against {baseline} is unclear: {}{}.", figures(row, contrast), way_out(contrast))
+            let leaning = leaning(row, contrast, comparison.threshold).map_or(String::new(), |how| format!(" ({how})"));
+            format!("{name} against {baseline} is unclear{leaning}: {}{}.", figures(row, contrast), way_out(contrast))
         }
         (None, Some(Unjudged::Control)) => {
             format!("{name} is a control, not judged; against {baseline}: {}.", figures(row, contrast))
@@ -78,6 +79,17 @@ fn interval_words(interval: Interval) -> String {
     format!("{} interval {} to {} %", level(sure), change(low), change(high))
 }
 
+/// `slower, but perhaps by less than 2 %`, where that much is known of an unclear row.
+fn leaning(row: &MetricRow, contrast: &Contrast, threshold: f64) -> Option<String> {
+    let word = match (contrast.leans_up()?, row.unit == "ms") {
+        (true, true) => "slower",
+        (false, true) => "faster",
+        (true, false) => "higher",
+        (false, false) => "lower",
+    };
+    Some(format!("{word}, but perhaps by less than {}", level(threshold)))
+}
+
 fn way_out(contrast: &Contrast) -> String {
     contrast.smallest_effect.map_or_else(
         || "; run three rounds or more".to_owned(),
@@ -87,9 +99,14 @@ fn way_out(contrast: &Contrast) -> String {
 
 fn rest(comparison: &Comparison, at: usize, arm: &Arm) -> String {
     let judged = || comparison.metrics.iter().filter(|row| row.judged && row.key != comparison.primary);
-    let named = |wanted: Option<Verdict>| -> Vec<&str> {
+    let named = |wanted: Option<Verdict>| -> Vec<String> {
         let of = |row: &&MetricRow| row.contrasts.get(at).is_some_and(|contrast| contrast.verdict == wanted);
-        judged().filter(of).map(|row| row.label.split(" (").next().unwrap_or(&row.label)).collect()
+        let name = |row: &MetricRow| {
+            let leaning = row.contrasts.get(at).and_then(|contrast| leaning(row, contrast, comparison.threshold));
+            let name = row.label.split(" (").next().unwrap_or(&row.label);
+            leaning.map_or_else(|| name.to_owned(), |how| format!("{name} ({how})"))
+        };
+        judged().filter(of).map(name).collect()
     };
     let lists = [
         ("better", named(Some(Verdict::Better))),

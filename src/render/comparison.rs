@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::claim::claims;
-use super::judged;
-use super::number::{change, figure, level, or_dash, plural, whole};
+use super::number::{change, figure, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
-use super::setting;
-use crate::compare::{Arm, Basis, Comparison, Difference, InfoDifference, Interrupted, MetricRow, Pair};
+use super::{judged, legend, setting};
+use crate::compare::{Arm, Comparison, Difference, InfoDifference, Interrupted, MetricRow, Pair};
 use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
 
 /// Differences that are listed; a server of another version may differ in hundreds of fields.
@@ -117,40 +116,13 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     let remarks = limited(&comparison.remarks, |remark| format!("note: {}", difference(remark)));
     tilde
         .into_iter()
-        .chain([legend(comparison)])
+        .chain([legend::legend(comparison)])
+        .chain(legend::crossing(comparison))
         .chain(costs(comparison))
         .chain(doubts)
         .chain(remarks)
         .chain(unplaced)
         .collect()
-}
-
-/// How the columns were computed.
-fn legend(comparison: &Comparison) -> String {
-    let intervals = || {
-        comparison.metrics.iter().filter(|row| row.judged).filter_map(|row| {
-            Some((row.key == comparison.primary, row.contrasts.iter().find_map(|contrast| contrast.interval)?))
-        })
-    };
-    let level_of = |primary| intervals().find(|(is_primary, _)| *is_primary == primary).map(|(_, of)| level(of.level));
-    let how = match intervals().map(|(_, interval)| interval.basis).next() {
-        Some(Basis::Rounds) => "Student's t on the logarithms of the rounds' ratios",
-        Some(Basis::WithinOneRun) => "groups and sessions of these runs drawn again, so within one run",
-        None => return "Δ: arm over the baseline of the same round; no interval, so nothing is claimed".to_owned(),
-    };
-    let levels: Vec<_> = [
-        level_of(true).map(|of| format!("{of} for the primary metric")),
-        level_of(false).map(|of| format!("{of} for the others")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    format!(
-        "Δ: arm over the baseline of the same round, geometric mean of the rounds. Interval: {how}, {}. Verdict: the whole \
-         interval against ±{}",
-        levels.join(", "),
-        level(comparison.threshold)
-    )
 }
 
 /// One line an arm, from the servers' own counters.

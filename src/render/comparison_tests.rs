@@ -157,8 +157,8 @@ fn a_comparison_on_the_terminal() {
     prefix_affinity is better than round_robin: Mean TTFT (ms) -77.5 %, 95 % interval -78.1 to -77.0 %
         over 6 rounds, sign-flip p 0.031 (the least that so many rounds can give).
     Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E
-        Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096
-        (baseline 0 of 4,096).
+        Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL (slower, but perhaps by less
+        than 2 %). Failed requests: 0 of 4,096 (baseline 0 of 4,096).
     workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions
         in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
     servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a
@@ -182,7 +182,8 @@ fn a_comparison_on_the_terminal() {
     └──────────────────────────────────────────────────────────────────────────────────────────────┘
     Δ: arm over the baseline of the same round, geometric mean of the rounds. Interval: Student's t on
         the logarithms of the rounds' ratios, 95 % for the primary metric, 99.4 % for the others.
-        Verdict: the whole interval against ±2 %
+        Verdict: the whole interval against ±2 %; unclear with all of it on one side of 0: there is a
+        difference, but perhaps one below 2 %
     cost by the servers' counters, prefix_affinity: prompt tokens computed 589,824 → 131,072 (-77.8 %),
         458,752 avoided; time in prefill over all ranks 61.00 → 17.00 s (-72.1 %)
     All metrics: prefix_affinity against round_robin
@@ -255,7 +256,7 @@ fn a_comparison_as_markdown() {
 
     **prefix\_affinity is better than round\_robin: Mean TTFT (ms) -77.5 %, 95 % interval -78.1 to -77.0 % over 6 rounds, sign-flip p 0.031 (the least that so many rounds can give).**
 
-    Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL. Failed requests: 0 of 4,096 (baseline 0 of 4,096).
+    Others: better: Request throughput, Output token throughput, Cache hit rate, P99 TTFT, P99 E2E Latency; worse: P99 TPOT; the same: Mean TPOT; unclear: P99 ITL (slower, but perhaps by less than 2 %). Failed requests: 0 of 4,096 (baseline 0 of 4,096).
 
     - workload small: 2 groups × 4 sessions × 1 turn · 90 + 10 tokens in, 4 out · closed loop, 32 sessions in flight · seed 42 in round 1 and one more in each round after it · digest 00ff
     - servers: gspbench sim 0.1.0 · sim · 8 ranks · SIMULATED (generic-8xh100, time scale 1): figures of a model, not of GPUs
@@ -276,7 +277,7 @@ fn a_comparison_as_markdown() {
     | Expected reuse, places seen (%) | 73.1 | 93.9 |  |  |  |
     | Turns per place, max/mean | 1.01 | 1.01 |  |  |  |
 
-    - Δ: arm over the baseline of the same round, geometric mean of the rounds. Interval: Student's t on the logarithms of the rounds' ratios, 95 % for the primary metric, 99.4 % for the others. Verdict: the whole interval against ±2 %
+    - Δ: arm over the baseline of the same round, geometric mean of the rounds. Interval: Student's t on the logarithms of the rounds' ratios, 95 % for the primary metric, 99.4 % for the others. Verdict: the whole interval against ±2 %; unclear with all of it on one side of 0: there is a difference, but perhaps one below 2 %
     - cost by the servers' counters, prefix\_affinity: prompt tokens computed 589,824 → 131,072 (-77.8 %), 458,752 avoided; time in prefill over all ranks 61.00 → 17.00 s (-72.1 %)
 
     <details><summary>All metrics: prefix_affinity against round_robin</summary>
@@ -454,6 +455,93 @@ fn every_way_to_have_no_verdict_is_put_into_words() {
         let text = said(verdict, unjudged);
         assert!(text.contains(words), "{words}: {text}");
     }
+}
+
+/// The page in every form, with each run of blanks as one.
+fn forms(comparison: &Comparison) -> [String; 3] {
+    let page = super::comparison(comparison);
+    [terminal(&page), markdown(&page), html_comparison(comparison, &[])]
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn an_unclear_row_whose_interval_lies_on_one_side_of_nothing_says_which() {
+    let primary = |low: f64, high: f64, key: &str| {
+        let mut one = side_by_side();
+        one.primary = key.into();
+        let row = one.metrics.iter_mut().find(|row| row.key == key).unwrap();
+        let contrast = &mut row.contrasts[0];
+        contrast.verdict = Some(compare::Verdict::Unclear);
+        contrast.interval = contrast.interval.map(|interval| Interval { low, high, ..interval });
+        // The others are not what is asked here.
+        one.metrics.retain(|row| row.key == key);
+        one
+    };
+    for (low, high, key, words) in [
+        (1.01, 1.05, "ttft_ms.mean", "(slower, but perhaps by less than 2 %)"),
+        (0.95, 0.99, "ttft_ms.mean", "(faster, but perhaps by less than 2 %)"),
+        (1.01, 1.05, "request_throughput", "(higher, but perhaps by less than 2 %)"),
+        (0.95, 0.99, "cache_hit_rate.value", "(lower, but perhaps by less than 2 %)"),
+    ] {
+        for text in forms(&primary(low, high, key)) {
+            assert!(text.contains(&format!("is unclear {words}:")), "{words}: {text}");
+            assert!(text.contains("one side of 0: there is a difference, but perhaps one below 2 %"), "{text}");
+        }
+    }
+    for text in forms(&primary(0.99, 1.05, "ttft_ms.mean")) {
+        assert!(text.contains("is unclear: ") && !text.contains("perhaps"), "{text}");
+    }
+}
+
+#[test]
+fn a_change_that_points_the_other_way_than_the_values_is_explained_once_in_every_form() {
+    let mut crossed = side_by_side();
+    assert!(forms(&crossed).iter().all(|text| !text.contains("points the other way")));
+    crossed.metrics[4].arms[1].value = Some(30_000.0);
+    crossed.metrics[6].contrasts[0].geometric_mean = Some(0.95);
+    // What is shown as equal, or as no change, contradicts nothing.
+    crossed.metrics[8].arms[1].value = Some(31.801);
+    crossed.metrics[8].contrasts[0].geometric_mean = Some(0.98);
+    crossed.metrics[9].contrasts[0].geometric_mean = Some(0.9999);
+    for text in forms(&crossed) {
+        let said = "Δ points the other way than the two values beside it for P99 TTFT, P99 ITL: values are of all rounds \
+                    together, where a round with larger figures weighs more; in Δ each round's ratio weighs the same";
+        let text = text.replace("&#39;", "'");
+        assert_eq!(text.matches(said).count(), 1, "{text}");
+        assert_eq!(text.matches("points the other way").count(), 1, "{text}");
+    }
+}
+
+/// A second arm after the baseline, of the same figures, with the levels of a control.
+fn with_control() -> Comparison {
+    let mut three = side_by_side();
+    three.arms.push(Arm { control: true, ..arm("zero", 0.0, 433.0) });
+    for row in &mut three.metrics {
+        row.arms.push(row.arms[1]);
+        let interval = row.contrasts[0].interval.map(|interval| Interval { level: 0.95, ..interval });
+        let control = Contrast {
+            arm: "zero".into(),
+            interval,
+            verdict: None,
+            unjudged: Some(Unjudged::Control),
+            ..row.contrasts[0].clone()
+        };
+        row.contrasts.push(control);
+    }
+    three
+}
+
+#[test]
+fn the_levels_of_every_arm_are_stated_where_they_differ() {
+    for text in forms(&with_control()) {
+        let levels = "95 % for the primary metric, 99.4 % for the others of prefix_affinity, 95 % for the others of zero \
+                      (control). Verdict";
+        assert!(text.replace("\\_", "_").contains(levels), "{text}");
+    }
+    let mut crossed = with_control();
+    crossed.metrics[4].arms[2].value = Some(30_000.0);
+    let text = &forms(&crossed)[0];
+    assert!(text.contains("beside it for P99 TTFT of zero:"), "with several arms a row needs its arm: {text}");
 }
 
 #[test]

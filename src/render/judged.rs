@@ -126,7 +126,7 @@ fn is_shown(comparison: &Comparison, row: &MetricRow) -> bool {
     }
 }
 
-fn value(row: &MetricRow, value: &ArmValue) -> String {
+pub(super) fn value(row: &MetricRow, value: &ArmValue) -> String {
     let show = |v| if row.unit == "ratio" { percent(v) } else { marked(v, value.samples, row.least_samples) };
     or_dash(value.value, show)
 }

@@ -10,6 +10,7 @@ mod csv;
 mod hlog;
 mod html;
 mod judged;
+mod legend;
 mod markdown;
 mod number;
 mod page;

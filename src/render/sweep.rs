@@ -50,7 +50,7 @@ fn rest(curve: &Curve) -> String {
     match curve.stopped {
         Some(Stop::SloMissed) => "It climbed no further: the last step missed the objectives.",
         Some(Stop::Saturated) => "It climbed no further: twice the load brought less than 5 % more throughput.",
-        Some(Stop::Unusable) => "It climbed no further: the last step was void or could not be run.",
+        Some(Stop::Unusable) => "It climbed no further: the last step gave no numbers, nor did its repetition.",
         Some(Stop::Top) => "The sweep has no higher step.",
         None => "The sweep ended before this arm had climbed as far as it was to.",
     }
@@ -129,11 +129,17 @@ fn latencies(curves: &Curves) -> Grid {
 }
 
 fn voids(curves: &Curves) -> Option<Section> {
-    let void = |(curve, point): (&Curve, &Point)| {
+    let void = |curve: &Curve, point: &Point, more: &str| {
         let kinds: Vec<_> = point.voids.iter().map(word).collect();
-        format!("VOID({}): {} at {}", kinds.join(", "), curve.arm, curves.axis.load(point.level))
+        format!("VOID({}): {} at {}{more}", kinds.join(", "), curve.arm, curves.axis.load(point.level))
     };
-    let lines: Vec<_> = points(curves).into_iter().filter(|(_, point)| !point.is_usable()).map(void).collect();
+    let again = |curve| move |point| (curve, point, ", and was run again");
+    let repeated = curves.arms.iter().flat_map(|curve| curve.repeated.iter().map(again(curve)));
+    let left =
+        points(curves).into_iter().filter(|(_, point)| !point.is_usable()).map(|(curve, point)| (curve, point, ""));
+    let mut all: Vec<_> = repeated.chain(left).collect();
+    all.sort_by_key(|(_, point, _)| point.step);
+    let lines: Vec<_> = all.into_iter().map(|(curve, point, more)| void(curve, point, more)).collect();
     (!lines.is_empty()).then_some(Section::Lines(lines))
 }
 

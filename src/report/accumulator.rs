@@ -3,19 +3,19 @@
 //! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
 //! sessions and keys, never with turns.
 
+use super::affinity::Attribution;
+use super::closing::Closing;
 use super::latency::{Latency, millis};
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
-use super::server::{CounterDelta, Cut, KeySeen, ServerFacts, Unread};
-use super::shape::{
-    Client, InFlight, Manifest, ObservedOracle, RunReport, SCHEMA, StartRate, State, Totals, Windows, WorkloadFacts,
-};
+use super::server::ServerFacts;
+use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Totals, Window, Windows, WorkloadFacts};
 use super::tally::Tally;
-use super::told::{Fact, FlushFacts};
+use super::told::Fact;
 use super::{audit, cold};
 use crate::profile::{LoadSpec, Pacing};
-use crate::record::{EndedBy, Marks, PlaceLoad, TurnRecord};
-use crate::stats::{Distribution, Quantile, rounded};
+use crate::record::{EndedBy, Marks, TurnRecord};
+use crate::stats::{Quantile, rounded};
 
 /// What is known before the first turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,36 +23,6 @@ pub struct Context {
     pub manifest: Manifest,
     pub workload: WorkloadFacts,
     pub server: ServerFacts,
-}
-
-/// What is known only at the end, beside the turns.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Closing {
-    pub state: State,
-    /// Absent when it is not known, as of a run that was killed.
-    pub ended_by: Option<EndedBy>,
-    pub counters: Vec<CounterDelta>,
-    pub unread: Vec<Unread>,
-    pub cut: Vec<Cut>,
-    pub series: Vec<PlaceLoad>,
-    pub flush: Option<FlushFacts>,
-    pub restarted: Vec<String>,
-    pub key_seen: KeySeen,
-    /// Reuse that the places seen in this run allow.
-    pub observed: Option<ObservedOracle>,
-    /// Turns that this program itself, which placed them all, sent past the rank that they preferred.
-    pub spilled: Option<u64>,
-    /// Most turns in flight at once, as the load loop counted.
-    pub in_flight_max: Option<u64>,
-    /// Opened for the turns, before the first or later.
-    pub connections: Option<u64>,
-    /// Of these, beyond the most that were in use at once.
-    pub redials: Option<u64>,
-    /// How late this program's own runtime was, asked every 10 ms.
-    pub runtime_lag: Distribution,
-    pub cpu_cores: Option<f64>,
-    /// CPU time over wall time of the busiest of the threads that carry streams, 0…1.
-    pub busiest_lane: Option<f64>,
 }
 
 /// A glance at a run under way.
@@ -73,32 +43,6 @@ pub struct Live {
 pub struct Accumulator {
     context: Context,
     tally: Tally,
-}
-
-impl Closing {
-    /// The end of a run of which nothing but its turns is known.
-    #[must_use]
-    pub fn plain(state: State) -> Self {
-        Self {
-            state,
-            ended_by: None,
-            counters: vec![],
-            unread: vec![],
-            cut: vec![],
-            series: vec![],
-            flush: None,
-            restarted: vec![],
-            key_seen: KeySeen::Unknown,
-            observed: None,
-            spilled: None,
-            in_flight_max: None,
-            connections: None,
-            redials: None,
-            runtime_lag: Distribution::default(),
-            cpu_cores: None,
-            busiest_lane: None,
-        }
-    }
 }
 
 impl Context {
@@ -154,71 +98,18 @@ impl Accumulator {
     /// The report. It may be asked for at any time: a run under way is a state like any other.
     #[must_use]
     pub fn finish(&self, closing: Closing) -> RunReport {
-        let Closing {
-            state,
-            ended_by,
-            counters,
-            unread,
-            cut,
-            series,
-            flush,
-            restarted,
-            key_seen,
-            observed,
-            spilled,
-            in_flight_max,
-            connections,
-            redials,
-            runtime_lag,
-            cpu_cores,
-            busiest_lane,
-        } = closing;
-        let Context { manifest, mut workload, mut server } = self.context.clone();
-        server.counters = counters;
-        server.unread = unread;
-        server.cut = cut;
-        server.series = series;
-        server.flush = flush;
-        server.restarted = restarted;
-        server.key_seen = key_seen;
+        let Closing { state, ended_by, observed, spilled, server, client } = closing;
+        let Context { manifest, mut workload, server: probed } = self.context.clone();
         workload.oracle.observed = observed;
-        let tally = &self.tally;
-        server.cold = Some(tally.beginnings.evidence(cold::slack(server.page_tokens)));
-        let totals = tally.totals(workload.turns, state);
-        let latencies = tally.latencies();
-        let whole = tally.window(&latencies);
-        let metrics = tally.metrics(&totals, &whole, &latencies);
-        let load = &manifest.spec.load;
-        let (steady, steady_reason) = match tally.windows.steady(load, tally.span(), ended_by) {
-            Ok(window) => (Some(window), None),
-            Err(reason) => (None, Some(reason)),
-        };
-        // A run that was killed did not drain.
-        let drain = ended_by.and_then(|_| tally.windows.drain(tally.span()));
-        let windows = Windows { whole, steady, steady_reason, drain };
+        let totals = self.tally.totals(workload.turns, state);
+        let latencies = self.tally.latencies();
+        let windows = self.windows(self.tally.window(&latencies), ended_by);
+        let metrics = self.tally.metrics(&totals, &windows.whole, &latencies);
+        let mut server = self.with_cold_evidence(server.beside(probed));
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
-            tally.placed.finish(server.ranks, &server.counters, spilled);
-        let client = Client {
-            send_lag_ms: millis(&tally.send_lag),
-            own_lag_ms: millis(&tally.own_lag),
-            runtime_lag_ms: millis(&runtime_lag),
-            cap_wait_ms: millis(&tally.cap_wait),
-            rate: start_rate(load, tally),
-            cpu_cores,
-            busiest_lane,
-            connections,
-            redials,
-            in_flight: InFlight { mean: tally.mean_in_flight(), max: in_flight_max },
-            littles_law_ratio: littles_law_ratio(load, workload.sessions, &totals, &windows),
-        };
-        server.untold.retain(|untold| match untold.fact {
-            // The probe may have met a reply that tells less than most.
-            Fact::CachedTokens => totals.cached_reported_turns == 0,
-            Fact::Place => affinity.attribution.known == 0,
-            Fact::Counters => server.counters.is_empty(),
-            Fact::Usage => totals.prompt_tokens.is_none(),
-            Fact::Ranks | Fact::Key => true,
-        });
+            self.tally.placed.finish(server.ranks, &server.counters, spilled);
+        forget_what_was_told(&mut server, &totals, &affinity.attribution);
+        let client = client.beside(self.client(workload.sessions, &totals, &windows));
         let mut report = RunReport {
             schema: SCHEMA,
             state,
@@ -242,6 +133,53 @@ impl Accumulator {
         report.validity = audit::judge(&report);
         report
     }
+
+    fn load(&self) -> &LoadSpec {
+        &self.context.manifest.spec.load
+    }
+
+    fn windows(&self, whole: Window, ended_by: Option<EndedBy>) -> Windows {
+        let Tally { windows, .. } = &self.tally;
+        let span = self.tally.span();
+        let (steady, steady_reason) = match windows.steady(self.load(), span, ended_by) {
+            Ok(window) => (Some(window), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        // A run that was killed did not drain.
+        let drain = ended_by.and_then(|_| windows.drain(span));
+        Windows { whole, steady, steady_reason, drain }
+    }
+
+    fn with_cold_evidence(&self, server: ServerFacts) -> ServerFacts {
+        let cold = Some(self.tally.beginnings.evidence(cold::slack(server.page_tokens)));
+        ServerFacts { cold, ..server }
+    }
+
+    /// The client, as far as its turns tell of it.
+    fn client(&self, sessions: u64, totals: &Totals, windows: &Windows) -> Client {
+        let Tally { send_lag, own_lag, cap_wait, .. } = &self.tally;
+        Client {
+            send_lag_ms: millis(send_lag),
+            own_lag_ms: millis(own_lag),
+            cap_wait_ms: millis(cap_wait),
+            rate: start_rate(self.load(), &self.tally),
+            in_flight: InFlight { mean: self.tally.mean_in_flight(), max: None },
+            littles_law_ratio: littles_law_ratio(self.load(), sessions, totals, windows),
+            ..Client::default()
+        }
+    }
+}
+
+/// The probe may have met a reply that tells less than most.
+fn forget_what_was_told(server: &mut ServerFacts, totals: &Totals, attribution: &Attribution) {
+    let ServerFacts { untold, counters, .. } = server;
+    untold.retain(|untold| match untold.fact {
+        Fact::CachedTokens => totals.cached_reported_turns == 0,
+        Fact::Place => attribution.known == 0,
+        Fact::Counters => counters.is_empty(),
+        Fact::Usage => totals.prompt_tokens.is_none(),
+        Fact::Ranks | Fact::Key => true,
+    });
 }
 
 /// The rate of an open loop: asked for, drawn, and kept.

@@ -28,11 +28,15 @@ fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
     deltas.iter().map(counter).collect()
 }
 
+fn counted(state: State, deltas: &[(&str, &str, f64)]) -> Closing {
+    let server = ServerSide { counters: counters(deltas), ..ServerSide::default() };
+    Closing { server, ..Closing::plain(state) }
+}
+
 fn with_counters(deltas: &[(&str, &str, f64)]) -> Validity {
     let mut accumulator = Accumulator::new(context(1, 10));
     (0..10).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
-    let closing = Closing { counters: counters(deltas), ..Closing::plain(State::Complete) };
-    accumulator.finish(closing).validity
+    accumulator.finish(counted(State::Complete, deltas)).validity
 }
 
 fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
@@ -84,7 +88,8 @@ fn each_address_that_could_not_be_read_is_named() {
     accumulator.add(&served(0, 0, 0, 0));
     let unread = [("http://a", When::Before), ("http://b", When::After), ("http://c", When::Both)]
         .map(|(source, when)| Unread { source: source.into(), when, why: Some("it is on fire".into()) });
-    let closing = Closing { unread: unread.to_vec(), ..Closing::plain(State::Complete) };
+    let server = ServerSide { unread: unread.to_vec(), ..ServerSide::default() };
+    let closing = Closing { server, ..Closing::plain(State::Complete) };
     let Validity { voids, warnings, .. } = accumulator.finish(closing).validity;
     assert_eq!((kinds(&voids), kinds(&warnings)), (vec![], vec![FindingKind::Scrape; 3]));
     for (warning, words) in warnings.iter().zip(["http://a", "after", "before or after"]) {
@@ -98,7 +103,8 @@ fn a_page_of_counters_that_is_not_kept_whole_is_named_with_what_is_missing() {
         let mut accumulator = Accumulator::new(context(1, 1));
         accumulator.add(&served(0, 0, 0, 0));
         let cut = vec![Cut { source: "http://a".into(), summed_series, left_out_bytes }];
-        let mut warnings = accumulator.finish(Closing { cut, ..Closing::plain(State::Complete) }).validity.warnings;
+        let server = ServerSide { cut, ..ServerSide::default() };
+        let mut warnings = accumulator.finish(Closing { server, ..Closing::plain(State::Complete) }).validity.warnings;
         assert_eq!(kinds(&warnings), [FindingKind::Scrape]);
         warnings.remove(0).seen
     };
@@ -114,18 +120,14 @@ fn spills_are_those_that_the_simulator_counted() {
     accumulator.add(&served(0, 0, 0, 0));
     assert_eq!(accumulator.finish(Closing::plain(State::Complete)).affinity.spilled, None);
     let deltas = [("gspbench_sim_spilled_total", "a", 2.0), ("gspbench_sim_spilled_total", "b", 1.0)];
-    let closing = Closing { counters: counters(&deltas), ..Closing::plain(State::Complete) };
-    assert_eq!(accumulator.finish(closing).affinity.spilled.unwrap().turns, 3);
+    assert_eq!(accumulator.finish(counted(State::Complete, &deltas)).affinity.spilled.unwrap().turns, 3);
 }
 
 #[test]
 fn turns_that_did_not_complete_may_explain_their_share_of_the_difference() {
     let mut accumulator = Accumulator::new(context(1, 10));
     (0..8).for_each(|session| accumulator.add(&served(session, 0, 0, 100)));
-    let closing = Closing {
-        counters: counters(&[("sglang:cached_tokens_total", "device", 1_000.0)]),
-        ..Closing::plain(State::Interrupted)
-    };
+    let closing = counted(State::Interrupted, &[("sglang:cached_tokens_total", "device", 1_000.0)]);
     assert_eq!(kinds(&accumulator.finish(closing).validity.warnings), [FindingKind::Interrupted]);
 }
 

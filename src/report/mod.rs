@@ -9,12 +9,14 @@ mod audit;
 mod bench_goodput;
 mod bench_serving;
 mod client;
+mod closing;
 mod cold;
 mod command;
 mod counters;
 mod eviction;
 mod foreign;
 mod gate;
+mod gate_path;
 mod goodput;
 mod latency;
 mod load;
@@ -37,15 +39,17 @@ mod timeline;
 mod told;
 mod windows;
 
-pub use accumulator::{Accumulator, Closing, Context, Live};
+pub use accumulator::{Accumulator, Context, Live};
 pub use affinity::{
     Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
 };
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use bench_serving::{Arrays, BenchServing};
+pub use closing::{ClientSide, Closing, ServerSide};
 pub use cold::ColdEvidence;
 pub use foreign::Foreign;
-pub use gate::{GateOutcome, check_gate, judge_run};
+pub use gate::{GateOutcome, judge_run};
+pub use gate_path::check_gate;
 pub use latency::Latency;
 pub use load::{Level, LoadRow, loads};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};

@@ -1,7 +1,7 @@
 //! Secrets stay out of files that people attach to pull requests. What is shown is listed, and everything else hidden:
 //! nobody can list the names that gateways give their keys.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::shape::Manifest;
@@ -41,7 +41,7 @@ pub fn public_experiment(mut spec: ExperimentSpec) -> ExperimentSpec {
 }
 
 /// A sweep's specification without secrets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PublicSweep {
     pub run: RunSpec,
     pub arms: Vec<ArmSpec>,

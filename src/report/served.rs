@@ -71,7 +71,7 @@ fn key_lost() -> Finding {
 mod tests {
     use super::super::audit::Validity;
     use super::super::tests::{context, served};
-    use super::super::{Accumulator, Closing, FlushBy, FlushFacts, State};
+    use super::super::{Accumulator, Closing, FlushBy, FlushFacts, ServerSide, State};
     use super::*;
     use crate::record::{Failure, Outcome, Place, TurnRecord};
     use crate::units::Rank;
@@ -89,7 +89,7 @@ mod tests {
 
     fn flushed(proof: Option<FlushProof>, warm: Vec<Place>) -> Closing {
         let flush = Some(FlushFacts { by: FlushBy::FlushCache, proof, warm });
-        Closing { flush, ..Closing::plain(State::Complete) }
+        Closing { server: ServerSide { flush, ..ServerSide::default() }, ..Closing::plain(State::Complete) }
     }
 
     #[test]
@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn another_start_time_voids_the_run() {
-        let closing = Closing { restarted: vec!["http://h".into()], ..flushed(Some(FlushProof::PinnedProbe), vec![]) };
+        let mut closing = flushed(Some(FlushProof::PinnedProbe), vec![]);
+        closing.server.restarted = vec!["http://h".into()];
         assert_eq!(kinds(&judged(closing).voids), [FindingKind::Restart]);
     }
 
@@ -128,7 +129,8 @@ mod tests {
     #[test]
     fn keys_that_are_sent_and_never_seen_are_warned_of() {
         let of = |key_seen| {
-            let closing = Closing { key_seen, ..flushed(Some(FlushProof::PinnedProbe), vec![]) };
+            let mut closing = flushed(Some(FlushProof::PinnedProbe), vec![]);
+            closing.server.key_seen = key_seen;
             kinds(&judged(closing).warnings)
         };
         assert_eq!([KeySeen::No, KeySeen::Yes, KeySeen::Unknown].map(of), [vec![FindingKind::Key], vec![], vec![]]);

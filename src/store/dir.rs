@@ -1,5 +1,6 @@
 //! One run's directory.
 
+use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -119,6 +120,31 @@ pub(super) fn create_exclusively(path: PathBuf) -> Result<PathBuf, StoreError> {
             Err(StoreError::Exists(path))
         }
         Err(source) => Err(StoreError::Create { path, source }),
+    }
+}
+
+/// Creates `parent/name`, or `parent/name.2` and so on where what ran there before is to stay.
+pub(super) fn create_numbered(parent: &Path, name: &str) -> Result<PathBuf, StoreError> {
+    let mut path = parent.join(name);
+    for attempt in 2_u32.. {
+        match create_exclusively(path) {
+            Err(StoreError::Exists(_)) => path = parent.join(format!("{name}.{attempt}")),
+            done => return done,
+        }
+    }
+    Err(StoreError::Exists(parent.join(name)))
+}
+
+/// Locks a directory against other processes that would write to it, until the file is dropped.
+///
+/// # Errors
+/// When it cannot be opened, or another process still writes to it.
+pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+    let lock = File::open(path).map_err(StoreError::read(path))?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_owned())),
+        // An error otherwise is a file system without locks: as before there were any.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(lock),
     }
 }
 

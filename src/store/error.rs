@@ -32,6 +32,8 @@ pub enum StoreError {
     NoTurns(PathBuf),
     #[error("`{}` holds no ab.json: give the folder of an experiment", .0.display())]
     NoExperiment(PathBuf),
+    #[error("`{}` holds no sweep.json: give the folder of a sweep", .0.display())]
+    NoSweep(PathBuf),
     #[error("`{}` is being written by another gspbench: wait for its end", .0.display())]
     Locked(PathBuf),
     #[error("`{}` was written by a newer gspbench (schema {schema}, this one reads {known}): use that version", path.display())]

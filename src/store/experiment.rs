@@ -1,11 +1,11 @@
 //! An experiment's directory: `ab.json`, `round-01/ARM/…`, and what came of them.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::dir::{create, create_exclusively, file_name, replace, write_json};
+use super::dir::{create, create_numbered, file_name, lock, replace, write_json};
 use super::{COMPARISON, EXPERIMENT, HTML, MARKDOWN, REPLIES, RunDir, StoreError};
 use crate::compare::Comparison;
 
@@ -82,13 +82,7 @@ impl ExperimentDir {
     /// # Errors
     /// When the directory cannot be opened, or another process still writes to it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let lock = File::open(path).map_err(StoreError::read(path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_owned())),
-            // A file system without locks: as before there were any.
-            Err(TryLockError::Error(_)) => Ok(Self { path: path.to_owned(), _lock: lock }),
-        }
+        Ok(Self { path: path.to_owned(), _lock: lock(path)? })
     }
 
     #[must_use]
@@ -107,15 +101,7 @@ impl ExperimentDir {
     /// When the directory cannot be created.
     pub fn block_dir(&self, round: u32, arm: &str) -> Result<RunDir, StoreError> {
         let parent = self.path.join(format!("round-{round:02}"));
-        let arm = file_name(arm);
-        let mut name = arm.clone();
-        for attempt in 2_u32.. {
-            match create_exclusively(parent.join(&name)) {
-                Err(StoreError::Exists(_)) => name = format!("{arm}.{attempt}"),
-                done => return done.map(RunDir::at),
-            }
-        }
-        Err(StoreError::Exists(parent.join(name)))
+        create_numbered(&parent, &file_name(arm)).map(RunDir::at)
     }
 
     /// A block's directory as `ab.json` names it.

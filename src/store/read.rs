@@ -54,9 +54,12 @@ pub fn read_experiment(dir: &Path) -> Result<Experiment, StoreError> {
 /// # Errors
 /// When `dir` is none, or its sweep.json is foreign or newer than this program.
 pub fn read_sweep(dir: &Path) -> Result<Sweep, StoreError> {
+    if !dir.exists() {
+        return Err(StoreError::Missing(dir.to_owned()));
+    }
     let file = dir.join(SWEEP);
     if !file.exists() {
-        return Err(StoreError::Missing(file));
+        return Err(StoreError::NoSweep(dir.to_owned()));
     }
     read_document(&file, sweep::SCHEMA)
 }

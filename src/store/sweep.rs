@@ -1,10 +1,11 @@
 //! A sweep's directory: `sweep.json`, `step-01/ARM/…`, and what came of them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::dir::{create, create_exclusively, file_name, replace, write_json};
+use super::dir::{create, create_numbered, file_name, lock, replace, write_json};
 use super::{BlockState, HTML, MARKDOWN, RunDir, SWEEP, StoreError};
 use crate::experiment::{Curves, Ladder};
 
@@ -51,10 +52,12 @@ pub struct SweepStep {
     pub reason: Option<String>,
 }
 
-/// A directory that this process created for a sweep.
-#[derive(Debug, Clone)]
+/// A directory that this process created for a sweep, or went on with; no other process writes to it meanwhile.
+#[derive(Debug)]
 pub struct SweepDir {
     path: PathBuf,
+    /// Held for its lock.
+    _lock: File,
 }
 
 impl Sweep {
@@ -71,7 +74,15 @@ impl SweepDir {
     /// # Errors
     /// When the directory exists already or cannot be created.
     pub fn create(path: Option<&Path>, label: &str) -> Result<Self, StoreError> {
-        Ok(Self { path: create(path, label)? })
+        Self::open(&create(path, label)?)
+    }
+
+    /// Takes up a sweep that another process began.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened, or another process still writes to it.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Ok(Self { path: path.to_owned(), _lock: lock(path)? })
     }
 
     #[must_use]
@@ -84,12 +95,12 @@ impl SweepDir {
         RunDir::at(self.path.clone()).remove_if_empty();
     }
 
-    /// Creates `step-01/ARM`.
+    /// Creates `step-01/ARM`, or `step-01/ARM.2` when the arm has to run that step again.
     ///
     /// # Errors
     /// When the directory cannot be created.
     pub fn step_dir(&self, step: u32, arm: &str) -> Result<RunDir, StoreError> {
-        create_exclusively(self.path.join(format!("step-{step:02}")).join(file_name(arm))).map(RunDir::at)
+        create_numbered(&self.path.join(format!("step-{step:02}")), &file_name(arm)).map(RunDir::at)
     }
 
     /// A step's directory as `sweep.json` names it.

@@ -64,7 +64,7 @@ fn a_wrong_gate_is_refused_with_the_grammar_before_anything_runs() {
     for (gate, words) in [
         ("ttft_ms.p99 slower 5%", "METRIC OP VALUE"),
         ("ttft_ms.p98 worse 5%", "ttft_ms.p99"),
-        ("totals.fail > 0", "failed_by_kind"),
+        ("totals.fail > 0", "`totals.failed`"),
     ] {
         let (code, out, err) = gspbench(&["compare", "--fail-if", gate], &dirs);
         assert_eq!((code, out.as_str()), (2, ""), "{gate}: {err}");
@@ -72,6 +72,12 @@ fn a_wrong_gate_is_refused_with_the_grammar_before_anything_runs() {
     }
     let (code, _, err) = gspbench(&["run", "--target", "http://127.0.0.1:9", "--fail-if", "ttft_ms.p99 worse 5%"], &[]);
     assert!(code == 2 && err.contains("no baseline"), "{err}");
+    // Nothing listens there: a gate that was looked at late would end as an unreachable target.
+    let arms = ["--arm", "a=http://127.0.0.1:9", "--arm", "b=http://127.0.0.1:9"];
+    for gate in [["--fail-if", "e2e_ms.p999 > 5"], ["--set", "experiment.fail_if=[\"e2e_ms.p999 > 5\"]"]] {
+        let (code, _, err) = gspbench(&[&["ab"], &arms[..], &gate].concat(), &[]);
+        assert!(code == 2 && err.contains("`e2e_ms.p999`") && err.contains("`e2e_ms.p99`"), "{err}");
+    }
     let (code, _, err) = gspbench(&["ab", "--set", "experiment.fail_if=[\"totals.failed is 0\"]"], &[]);
     assert!(code == 2 && err.contains("`totals.failed is 0`"), "{err}");
     let (code, _, err) = gspbench(&["ab", "--set", "experiment.threshold=2"], &[]);

@@ -12,7 +12,9 @@ use gspbench::drive::{Limits, Load, Stop, drive};
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Pacing, RunSpec};
 use gspbench::record::{EndedBy, Failure, Gap, Outcome, Place, TurnRecord};
-use gspbench::report::{Accumulator, Closing, Context, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts};
+use gspbench::report::{
+    Accumulator, ClientSide, Closing, Context, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts,
+};
 use gspbench::text::Vocabulary;
 use gspbench::units::{Micros, Rank};
 use gspbench::workload::{self, Prompter};
@@ -92,7 +94,7 @@ where
         let (driven, ()) = tokio::join!(drive(load, |_, _| (), |_, ()| (), send, sender), recording);
         accumulator.finish(Closing {
             ended_by: Some(driven.ended_by),
-            in_flight_max: u64::try_from(watch.max_in_flight()).ok(),
+            client: ClientSide { in_flight_max: u64::try_from(watch.max_in_flight()).ok(), ..ClientSide::default() },
             ..Closing::plain(State::Complete)
         })
     })

@@ -1,6 +1,10 @@
 //! `gspbench selftest` in small: the shape of what it prints, not how fast this machine is.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
 use assert_cmd::Command;
+use rustix::process::{Pid, Signal, kill_process};
 
 fn selftest(flags: &str) -> String {
     let mut command = Command::cargo_bin("gspbench").unwrap();
@@ -27,4 +31,30 @@ fn each_step_has_a_line_of_figures_and_the_last_line_a_verdict() {
         );
     }
     assert!(lines[3].starts_with("this host drives ") && lines[3].contains("50 tok/s"), "{printed}");
+}
+
+#[test]
+fn a_signal_ends_it_with_what_the_steps_before_have_shown() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gspbench"))
+        .args(["selftest", "--streams=2,3,4,5,6,7,8", "--rate=50", "--duration=300ms"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    let mut table = String::new();
+    // The head, and the first step.
+    for _ in 0..2 {
+        assert!(printed.read_line(&mut table).unwrap() > 0, "{table}");
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    printed.read_to_string(&mut table).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{table}");
+    let last = table.lines().last().unwrap();
+    let cut = last.strip_prefix("INTERRUPTED at ").and_then(|rest| rest.split(' ').next()).unwrap();
+    let measured: Vec<_> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(!measured[..measured.len() - 1].contains(&cut), "{table}");
+    assert!(
+        last.contains("so far, this host drives ") || last.contains("no step before it was within 1 ms"),
+        "{table}"
+    );
 }

@@ -25,14 +25,16 @@ pub(super) fn figure(arms: &[Arm<'_>], latencies: &[Latency]) -> Figure {
     let Some((latency, lines)) = latencies.iter().find_map(measured) else {
         return Figure {
             title: name.to_owned(),
-            says: String::new(),
+            says: "Share of samples that took at most so long.".to_owned(),
             drawing: Drawing::Absent(format!("no {name} was measured")),
         };
     };
     let instead = if latency.label() == name { String::new() } else { format!(" {name} is not known here.") };
     Figure {
         title: format!("{} by share of samples", latency.label()),
-        says: format!("Further left is faster. Dots: median and 99th percentile.{instead}"),
+        says: format!(
+            "Share of samples that took at most so long: further left is faster. Dots: median and 99th percentile.{instead}"
+        ),
         drawing: drawing(&lines),
     }
 }

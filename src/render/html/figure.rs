@@ -36,7 +36,7 @@ impl Figure {
         match drawing {
             Drawing::Absent(why) => el("figure")
                 .with("class", "absent")
-                .child(el("figcaption").child(head))
+                .child(el("figcaption").child(head).child(el("p").text(says)))
                 .child(el("p").text(format!("Not drawn: {why}."))),
             Drawing::Plot { height, marks, data } => {
                 let svg = el("svg")

@@ -54,7 +54,7 @@ fn figure(arm: &Arm<'_>, x: &Scale, y: &Scale) -> Figure {
         Some(Some(_)) => " Shaded: the steady window.",
         Some(None) | None => "",
     };
-    let says = format!("{marks}, by the time of sending{of}.{shaded}");
+    let says = format!("Time to first token, by when the turn was sent{of}. {marks}.{shaded}");
     let title = format!("TTFT over time: {}", arm.name);
     if shown(arm).all(|run| run.report.timeline.slices.iter().all(|slice| slice.ttft_p50_ms.is_none())) {
         let why = "the files hold no TTFT by time: no turn completed, or an older version wrote them".to_owned();

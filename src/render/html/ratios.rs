@@ -13,19 +13,8 @@ const RIGHT: f64 = WIDTH - 12.0;
 const TOP: f64 = 22.0;
 /// Height of a metric: its name and figures, and below them its dots.
 const ROW: f64 = 36.0;
-/// What people quote, in the order of tables.
-const METRICS: [&str; 10] = [
-    "request_throughput",
-    "output_throughput",
-    "cache_hit_rate.value",
-    "ttft_ms.mean",
-    "ttft_ms.p50",
-    "ttft_ms.p99",
-    "itl_ms.mean",
-    "tpot_ms.mean",
-    "e2e_ms.mean",
-    "e2e_ms.p99",
-];
+/// What people quote beside the metrics that are judged.
+const BESIDE: [&str; 3] = ["ttft_ms.p50", "itl_ms.mean", "e2e_ms.mean"];
 
 /// A plot for every arm after the baseline.
 pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
@@ -34,17 +23,14 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
 
 /// The arm at `at` after the baseline.
 fn figure(comparison: &Comparison, at: usize, arm: &str) -> Figure {
-    let row = |key: &&str| comparison.metrics.iter().find(|row| row.key == **key);
-    let rows: Vec<(&MetricRow, &Contrast)> = METRICS
-        .iter()
-        .filter_map(row)
-        .filter_map(|row| Some((row, row.contrasts.get(at)?)))
-        .filter(|(_, contrast)| contrast.geometric_mean.is_some())
-        .collect();
+    let wanted = comparison.metrics.iter().filter(|row| row.judged || BESIDE.contains(&row.key.as_str()));
+    let wanted = wanted.filter_map(|row| Some((row, row.contrasts.get(at)?)));
+    let (rows, without): (Vec<_>, Vec<_>) = wanted.partition(|(_, contrast)| contrast.geometric_mean.is_some());
     let bars = if rows.iter().any(|(_, contrast)| contrast.interval.is_some()) { "; bar: its interval" } else { "" };
     let says = format!(
-        "{arm} over {} of the same round. Small dot: a round; diamond: geometric mean{bars}. Arrows point to better.",
-        comparison.baseline
+        "{arm} over {} of the same round. Small dot: a round; diamond: geometric mean{bars}. Arrows point to better.{}",
+        comparison.baseline,
+        left_out(&without)
     );
     let drawing = if rows.is_empty() {
         Drawing::Absent("no round has both arms with valid numbers".into())
@@ -52,6 +38,25 @@ fn figure(comparison: &Comparison, at: usize, arm: &str) -> Figure {
         drawing(&rows)
     };
     Figure { title: format!("Ratio to {}: {arm}", comparison.baseline), says, drawing }
+}
+
+/// The judged rows that have no ratio to draw, and why.
+fn left_out(rows: &[(&MetricRow, &Contrast)]) -> String {
+    let why = |contrast: &Contrast| {
+        if contrast.ratios.iter().any(|round| round.ratio == Some(0.0)) {
+            "it is 0 in a round, and a ratio of 0 has no place on this scale"
+        } else {
+            "no round of both arms has it above 0"
+        }
+    };
+    let judged = rows.iter().filter(|(row, _)| row.judged);
+    let named: Vec<_> = judged.map(|(row, contrast)| format!("{} ({})", name(row), why(contrast))).collect();
+    if named.is_empty() { String::new() } else { format!(" Judged, but not drawn: {}.", named.join("; ")) }
+}
+
+/// A ratio has no unit.
+fn name(row: &MetricRow) -> &str {
+    row.label.split(" (").next().unwrap_or(&row.label)
 }
 
 fn drawing(rows: &[(&MetricRow, &Contrast)]) -> Drawing {
@@ -80,15 +85,13 @@ fn values(contrast: &Contrast) -> impl Iterator<Item = f64> {
 fn metric(row: &MetricRow, contrast: &Contrast, x: &Scale, top: f64) -> Vec<Element> {
     let y = top + 25.0;
     let arrow = if row.better == Better::Higher { "→" } else { "←" };
-    // A ratio has no unit.
-    let name = row.label.split(" (").next().unwrap_or(&row.label);
     let class = class(contrast);
     // Lines in the strip of the dots only, so that none goes through letters.
     let mut marks: Vec<_> =
         x.ticks().into_iter().map(|tick| line((x.at(tick), y - 7.0), (x.at(tick), y + 7.0), "grid")).collect();
     marks.push(line((x.at(1.0), y - 9.0), (x.at(1.0), y + 9.0), "axis"));
     marks.extend([
-        label(LEFT, top + 13.0, "name", format!("{arrow} {name}")),
+        label(LEFT, top + 13.0, "name", format!("{arrow} {}", name(row))),
         label(RIGHT, top + 13.0, &format!("figure end {class}"), said(contrast)),
     ]);
     if let Some(Interval { low, high, .. }) = contrast.interval {

@@ -36,7 +36,7 @@ pub(super) fn figures(curves: &Curves) -> Vec<Figure> {
     };
     let by_throughput = |title, y| Plot {
         title,
-        says: "A dot a step. Solid: median; faint: 99th percentile.",
+        says: "Latency at the throughput of each step, a dot each. Solid: median; faint: 99th percentile.",
         x: throughput,
         x_unit: "req/s",
         x_is_log: false,

@@ -111,3 +111,59 @@ fn a_comparison_shows_ratios_intervals_and_verdicts_where_they_are_known() {
     let page = html_comparison(&comparison, &void);
     assert!(page.contains("no TTFT was measured"), "a void block is in no plot");
 }
+
+#[test]
+fn every_judged_row_is_in_the_plot_of_ratios_or_named_below_it_with_the_reason() {
+    let (mut comparison, blocks) = comparison("other");
+    let judged = |comparison: &Comparison| -> Vec<String> {
+        let rows = comparison.metrics.iter().filter(|row| row.judged);
+        rows.map(|row| row.label.split(" (").next().unwrap().to_owned()).collect()
+    };
+    let is_drawn = |page: &str, name: &str| ["→", "←"].iter().any(|arrow| page.contains(&format!("{arrow} {name}<")));
+    let page = html_comparison(&comparison, &blocks);
+    assert!(judged(&comparison).len() > 6);
+    for name in judged(&comparison) {
+        assert!(is_drawn(&page, &name), "{name}");
+    }
+    assert!(!page.contains("but not drawn"));
+    let row = comparison.metrics.iter_mut().find(|row| row.key == "cache_hit_rate.value").unwrap();
+    let contrast = &mut row.contrasts[0];
+    contrast.geometric_mean = None;
+    contrast.ratios[0].ratio = Some(0.0);
+    let row = comparison.metrics.iter_mut().find(|row| row.key == "tpot_ms.p99").unwrap();
+    let contrast = &mut row.contrasts[0];
+    contrast.geometric_mean = None;
+    contrast.ratios.iter_mut().for_each(|round| round.ratio = None);
+    let page = html_comparison(&comparison, &blocks);
+    let said = "Judged, but not drawn: Cache hit rate (it is 0 in a round, and a ratio of 0 has no place on this scale); P99 \
+                TPOT (no round of both arms has it above 0).";
+    assert!(page.contains(said), "{page}");
+    for name in judged(&comparison) {
+        let is_named = name == "Cache hit rate" || name == "P99 TPOT";
+        assert_eq!(is_drawn(&page, &name), !is_named, "{name}");
+    }
+}
+
+#[test]
+fn every_plot_and_the_tiles_have_a_caption() {
+    let (comparison, blocks) = comparison("other");
+    let empty = Accumulator::new(context(1, 1)).finish(Closing::plain(State::Running));
+    let ladder = crate::experiment::Ladder {
+        axis: crate::experiment::Axis::Concurrency,
+        levels: crate::experiment::Levels::Given(vec![1.0, 2.0]),
+        attainment: None,
+        arms: 1,
+    };
+    let mut curves = Curves::new(&ladder, None, ["a".to_owned()].into_iter());
+    curves.add(&ladder, crate::experiment::StepResult { step: 1, level: 1.0, arm: 0, report: &run_of(20) });
+    let pages = [html_run(&run_of(30)), html_run(&empty), html_comparison(&comparison, &blocks), html_sweep(&curves)];
+    for page in pages {
+        let figures = page.split("<figure").skip(1);
+        for figure in figures {
+            let caption = figure.split("</figcaption>").next().unwrap();
+            let said = caption.split("<p>").nth(1).and_then(|rest| rest.split("</p>").next()).unwrap_or("");
+            assert!(said.len() > 20, "{caption}");
+        }
+        assert_eq!(page.matches("<p class=\"caption\">").count(), 1, "the tiles have one");
+    }
+}
