@@ -55,6 +55,8 @@ mod sweep;
 #[cfg(test)]
 mod traps_framing;
 #[cfg(test)]
+mod traps_lanes;
+#[cfg(test)]
 mod traps_output;
 #[cfg(test)]
 mod traps_program;

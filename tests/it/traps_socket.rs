@@ -72,6 +72,17 @@ fn done_ends_a_turn_whose_connection_stays_open_and_is_not_used_again() {
     assert_eq!((turn.outcome, turn.oddities, text.as_str()), (Outcome::Complete, vec![Oddity::AfterDone], "a"));
 }
 
+/// B38: what the end waits for is not the server's next word.
+#[test]
+fn done_ends_a_turn_long_before_its_silence_would() {
+    let server = steps(|| vec![head(), chunk(content("a") + &ending(10, 1)), Step::Hold]);
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.idle_timeout = Duration::from_secs(24 * 3_600);
+    let bench = sender.build();
+    let ended = bench.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), bench.send(0)).await });
+    assert_eq!(outcome(&ended.expect("ends by itself").0), (Outcome::Complete, 1));
+}
+
 /// B39, B48, B72: one turn is one request, and requests share a connection.
 #[test]
 fn a_turn_is_one_request_and_connections_are_kept() {
@@ -178,6 +189,10 @@ fn a_kept_connection_that_was_closed_costs_one_resend_and_no_failure() {
         assert!(server.turns().iter().all(|seen| seen.header("x-session-id") == Some("g1")), "the key stays");
         ids.dedup();
         assert_eq!(ids.len(), 6, "a server that saw the first refuses its id");
+        // The second turn is the server's second and third request: its clock runs from the first of them.
+        let (seen, sent) = (server.turns(), turns[1].sent_us.unwrap());
+        assert!(sent <= bench.clock.at(seen[1].at).into(), "what the lost attempt took is not left out");
+        assert!(turns[1].head_us.unwrap() >= bench.clock.at(seen[2].at).into());
     }
 }
 
