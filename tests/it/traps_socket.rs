@@ -2,7 +2,8 @@
 //! seen are checked, no times.
 
 use std::net::ToSocketAddrs as _;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use gspbench::client::Trust;
 use gspbench::record::{Failure, Oddity, Outcome, TurnRecord};
@@ -325,6 +326,20 @@ fn a_base_url_may_have_a_path_a_slash_and_a_query() {
     }
 }
 
+/// B72, B79: what a connection takes is before the clock of its first turn; and nobody shares it by HTTP/2.
+#[test]
+fn a_handshake_is_in_no_ttft_and_agrees_on_no_shared_connection() {
+    let server = Tls::start();
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.trust = Trust::Anyone;
+    let bench = sender.build();
+    let turn = bench.turn(0).0;
+    assert_eq!((outcome(&turn), turn.reused_connection), ((Outcome::Complete, 1), Some(false)));
+    let began = server.handshakes.lock().unwrap().clone();
+    assert!(turn.sent_us.unwrap() >= bench.clock.at(began[0].0).into(), "sent before there was a connection");
+    assert!(began[0].1.as_deref().is_none_or(|protocol| protocol == b"http/1.1"), "{began:?}");
+}
+
 /// B84
 #[test]
 fn a_certificate_of_its_own_is_refused_until_it_is_trusted() {
@@ -372,7 +387,11 @@ fn tls_file(name: &str) -> std::path::PathBuf {
 /// A server behind a certificate that it signed itself.
 struct Tls {
     url: String,
+    /// When each handshake began that led to a request, and the protocol that it agreed on.
+    handshakes: Handshakes,
 }
+
+type Handshakes = Arc<Mutex<Vec<(Instant, Option<Vec<u8>>)>>>;
 
 impl Tls {
     fn start() -> Self {
@@ -384,24 +403,30 @@ impl Tls {
         let certificate = CertificateDer::from_pem_file(tls_file("cert.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();
         let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
-        let config = std::sync::Arc::new(config.unwrap());
+        let mut config = config.unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let config = Arc::new(config);
+        let handshakes = Handshakes::default();
+        let log = Arc::clone(&handshakes);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let connection = rustls::ServerConnection::new(std::sync::Arc::clone(&config)).unwrap();
+                let began = Instant::now();
+                let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
                 let mut stream = rustls::StreamOwned::new(connection, socket);
                 let body = content("a") + &finish("stop") + &usage(10, 1) + DONE;
                 let reply =
                     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
                 // The request is small enough to come in one record; a client that refuses the certificate ends here.
                 if stream.read(&mut [0; 16 << 10]).is_ok() {
+                    log.lock().unwrap().push((began, stream.conn.alpn_protocol().map(<[u8]>::to_vec)));
                     let _ = stream.write_all(reply.as_bytes());
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
                 }
             }
         });
-        Self { url }
+        Self { url, handshakes }
     }
 }
