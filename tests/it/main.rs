@@ -65,6 +65,8 @@ mod traps_random;
 #[cfg(test)]
 mod traps_socket;
 #[cfg(test)]
+mod traps_tls;
+#[cfg(test)]
 mod wire_client;
 #[cfg(test)]
 mod workload;

@@ -1,15 +1,13 @@
-//! Cases that need a socket (B29–B48, B71–B85): the client against a scripted server. Outcome, counts, text and the requests
+//! Cases that need a socket (B29–B48, B71–B83, B85): the client against a scripted server. Outcome, counts, text and the requests
 //! seen are checked, no times.
 
 use std::net::ToSocketAddrs as _;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gspbench::client::Trust;
 use gspbench::record::{Failure, Oddity, Outcome, TurnRecord};
 use gspbench::workload::Api;
 
-use crate::play::{DONE, content, counted, ending, finish, role, usage};
+use crate::play::{DONE, content, counted, ending, role};
 use crate::scripted::{Answer, BREATH, Scripted, Seen, Step, chunk, end, head, stream};
 use crate::wire_client::{Bench, Sender, chat_turn};
 
@@ -326,40 +324,6 @@ fn a_base_url_may_have_a_path_a_slash_and_a_query() {
     }
 }
 
-/// B72, B79: what a connection takes is before the clock of its first turn; and nobody shares it by HTTP/2.
-#[test]
-fn a_handshake_is_in_no_ttft_and_agrees_on_no_shared_connection() {
-    let server = Tls::start();
-    let mut sender = Sender::new(Api::Chat, &server.url);
-    sender.settings.trust = Trust::Anyone;
-    let bench = sender.build();
-    let turn = bench.turn(0).0;
-    assert_eq!((outcome(&turn), turn.reused_connection), ((Outcome::Complete, 1), Some(false)));
-    let began = server.handshakes.lock().unwrap().clone();
-    assert!(turn.sent_us.unwrap() >= bench.clock.at(began[0].0).into(), "sent before there was a connection");
-    assert!(began[0].1.as_deref().is_none_or(|protocol| protocol == b"http/1.1"), "{began:?}");
-}
-
-/// B84
-#[test]
-fn a_certificate_of_its_own_is_refused_until_it_is_trusted() {
-    let server = Tls::start();
-    let turn = |trust: Trust| {
-        let mut sender = Sender::new(Api::Chat, &server.url);
-        sender.settings.trust = trust;
-        sender.build().turn(0).0
-    };
-    let refused = turn(Trust::Host);
-    assert_eq!(refused.outcome, Outcome::Failed(Failure::Tls));
-    assert!(refused.detail.unwrap().contains("certificate"));
-    for trust in [Trust::Anyone, Trust::File(tls_file("cert.pem"))] {
-        assert_eq!(outcome(&turn(trust)), (Outcome::Complete, 1));
-    }
-    let plain = Scripted::start(|_| good());
-    let not_tls = chat_turn(&plain.url.replace("http:", "https:")).0;
-    assert_eq!(not_tls.outcome, Outcome::Failed(Failure::Tls));
-}
-
 /// B85
 #[test]
 fn a_key_is_sent_as_it_is_and_none_is_sent_without() {
@@ -378,55 +342,4 @@ fn no_connection_is_a_failure_to_connect() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let turn = chat_turn(&format!("http://127.0.0.1:{port}")).0;
     assert_eq!((turn.outcome, turn.sent_us), (Outcome::Failed(Failure::Connect), None));
-}
-
-fn tls_file(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(name)
-}
-
-/// A server behind a certificate that it signed itself.
-struct Tls {
-    url: String,
-    /// When each handshake began that led to a request, and the protocol that it agreed on.
-    handshakes: Handshakes,
-}
-
-type Handshakes = Arc<Mutex<Vec<(Instant, Option<Vec<u8>>)>>>;
-
-impl Tls {
-    fn start() -> Self {
-        use std::io::{Read as _, Write as _};
-
-        use rustls::pki_types::pem::PemObject as _;
-        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-        let certificate = CertificateDer::from_pem_file(tls_file("cert.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();
-        let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
-        let mut config = config.unwrap();
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let config = Arc::new(config);
-        let handshakes = Handshakes::default();
-        let log = Arc::clone(&handshakes);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
-        std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
-                let began = Instant::now();
-                let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
-                let mut stream = rustls::StreamOwned::new(connection, socket);
-                let body = content("a") + &finish("stop") + &usage(10, 1) + DONE;
-                let reply =
-                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
-                // The request is small enough to come in one record; a client that refuses the certificate ends here.
-                if stream.read(&mut [0; 16 << 10]).is_ok() {
-                    log.lock().unwrap().push((began, stream.conn.alpn_protocol().map(<[u8]>::to_vec)));
-                    let _ = stream.write_all(reply.as_bytes());
-                    stream.conn.send_close_notify();
-                    let _ = stream.flush();
-                }
-            }
-        });
-        Self { url, handshakes }
-    }
 }
