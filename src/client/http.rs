@@ -284,6 +284,7 @@ impl Inner {
         // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
         drop(std::mem::take(response.headers_mut()));
         let mut has_bytes = false;
+        let mut read = now;
         loop {
             match ending.bound(response.chunk()).await {
                 Ok(Ok(Some(bytes))) => {
@@ -295,6 +296,7 @@ impl Inner {
                     }
                     has_bytes = true;
                     ending.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
+                    lanes::give_way(std::mem::replace(&mut read, now.into_std()), now.into_std()).await;
                 }
                 Ok(Ok(None)) => return End::Clean,
                 Ok(Err(why)) => return network::end(&why),

@@ -132,6 +132,7 @@ fn another_load_history_or_build_is_another_work() {
     assert_eq!(compare(&even, &Settings::new("a"), &no_turns).unwrap().differences[0].field, "history");
 }
 
+/// Row B116 of the traps.
 #[test]
 fn unlike_work_is_not_comparable_and_the_reason_is_named() {
     let mut other = block(1, "b", &[100]);
@@ -144,6 +145,7 @@ fn unlike_work_is_not_comparable_and_the_reason_is_named() {
     assert_eq!(fields, ["digest", "mean output length"]);
 }
 
+/// Row B116 of the traps.
 #[test]
 fn survivors_of_an_arm_that_fails_more_are_not_comparable() {
     let mut accumulator = Accumulator::new(context(1, 2));

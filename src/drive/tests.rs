@@ -218,3 +218,33 @@ fn a_session_that_panics_is_counted_and_ends_no_other() {
         run(|clock| load(&sessions(1, 3, 1), limits(Some(3), None, Duration::ZERO), clock), serve);
     assert_eq!((driven.lost_sessions, records.len()), (1, 2));
 }
+
+/// Row B93: lanes are what workers are elsewhere. However many send, each prompt is sent once, and all are the same.
+#[tokio::test]
+async fn the_prompts_do_not_depend_on_the_lanes_that_send_them() {
+    let sent = async |lanes: usize| {
+        let clock = Clock::wall();
+        let lanes = Lanes::threads(lanes).unwrap();
+        let load = Load { lanes, ..load(&sessions(4, 25, 1), limits(Some(8), None, Duration::ZERO), &clock) };
+        let (sender, mut receiver) = mpsc::channel(4);
+        let texts = Arc::new(std::sync::Mutex::new(vec![]));
+        let log = Arc::clone(&texts);
+        let send = move |turn: TurnRecord, text: String, ()| {
+            log.lock().unwrap().push(text);
+            let now = Some(clock.now().into());
+            async move { (TurnRecord { sent_us: now, done_us: now, outcome: Outcome::Complete, ..turn }, String::new()) }
+        };
+        let receiving = async { while receiver.recv().await.is_some() {} };
+        tokio::join!(drive(load, |_, prompt| prompt.text(), |_, _: &String| (), send, sender), receiving);
+        let mut texts = std::mem::take(&mut *texts.lock().unwrap());
+        texts.sort_unstable();
+        texts
+    };
+    let one = sent(1).await;
+    let mut distinct = one.clone();
+    distinct.dedup();
+    assert_eq!((one.len(), distinct.len()), (100, 100));
+    for lanes in [2, 4] {
+        assert_eq!(sent(lanes).await, one, "{lanes} lanes");
+    }
+}

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pace::Pace;
 use tokio::runtime::{Builder, Handle};
@@ -23,10 +23,14 @@ const STREAMS: usize = 256;
 /// Tasks that run before a lane that has work left looks at its sockets again: two for each stream, its own and that of its
 /// connection, so that what one wait found is served before more is found. [`woke_at`] rests on it.
 const BETWEEN_LOOKS: u32 = 512;
+/// How long a stream that always finds something may keep its lane from looking at its sockets and timers: 512 tasks that
+/// each read much are tens of milliseconds, by which every other stream of the lane would be late.
+const LONGEST: Duration = Duration::from_millis(1);
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
     static WOKE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
     static PACE: Cell<Option<Pace>> = const { Cell::new(None) };
 }
 
@@ -56,6 +60,23 @@ pub fn woke_at() -> Option<Instant> {
 /// Counts a chunk that a stream of this lane has read.
 pub fn count_chunk() {
     PACE.set(PACE.get().map(Pace::chunk));
+}
+
+/// Lets this lane look at its sockets and timers, if it has not for a millisecond. For a stream that has just read `now` and
+/// `before`: only one that reads on and on without a look of its lane keeps others from theirs, and only it gives way.
+pub async fn give_way(before: Instant, now: Instant) {
+    let Some(looked) = LOOKED.get().filter(|looked| *looked < before) else { return };
+    if now.saturating_duration_since(looked) < LONGEST {
+        return;
+    }
+    // The stream's connection may wake it once with a piece at hand; after the second it runs when nothing else can and the
+    // lane has looked.
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
+    }
+    if LOOKED.get() == Some(looked) {
+        LOOKED.set(Some(Instant::now()));
+    }
 }
 
 impl Lanes {
@@ -105,19 +126,28 @@ impl Lane {
             .enable_all()
             .event_interval(BETWEEN_LOOKS)
             .on_thread_park(rest)
-            .on_thread_unpark(|| WOKE.set(Some(Instant::now())))
+            .on_thread_unpark(woke)
             .build()?;
         let handle = runtime.handle().clone();
         let end = CancellationToken::new();
         let ended = end.clone();
         thread::Builder::new().name(format!("lane-{number}")).spawn(move || {
             CURRENT.set(number);
+            // The first tasks may be there before the first wait.
+            LOOKED.set(Some(Instant::now()));
             runtime.block_on(ended.cancelled());
             // What still runs here lost its last observer; a thread of the blocking pool must not be waited for.
             runtime.shutdown_background();
         })?;
         Ok(Self { runtime: handle, _end: end.drop_guard() })
     }
+}
+
+/// After this lane has waited for its sockets.
+fn woke() {
+    let now = Some(Instant::now());
+    WOKE.set(now);
+    LOOKED.set(now);
 }
 
 /// Before this lane waits for its sockets.
@@ -160,12 +190,61 @@ mod tests {
         lanes.spawn(0, &mut tasks, async {
             let before = Instant::now();
             // Only a wait of the lane ends it.
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
             (before, woke_at(), Instant::now())
         });
         let (before, woke, after) = tasks.join_next().await.unwrap().unwrap();
         assert!(woke.is_some_and(|woke| before < woke && woke <= after));
         assert_eq!(woke_at(), None, "this thread is no lane");
+    }
+
+    /// The stream's every read takes a tenth of a millisecond, and its next one is there before it is asked for.
+    #[tokio::test]
+    async fn a_stream_that_never_waits_lets_its_lane_look_at_the_timers_of_others() {
+        const READ: Duration = Duration::from_micros(100);
+        let lanes = Lanes::threads(1).unwrap();
+        let mut tasks = JoinSet::new();
+        let over = CancellationToken::new();
+        let ended = over.clone();
+        lanes.spawn(0, &mut tasks, async move {
+            let (mut before, mut reads) = (Instant::now(), 0);
+            while !ended.is_cancelled() {
+                let now = loop {
+                    let now = Instant::now();
+                    if now.duration_since(before) >= READ {
+                        break now;
+                    }
+                };
+                give_way(before, now).await;
+                (before, reads) = (now, reads + 1);
+                woken_again().await;
+            }
+            reads
+        });
+        let mut timers = JoinSet::new();
+        lanes.spawn(0, &mut timers, async move {
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            over.cancel();
+        });
+        timers.join_all().await;
+        let reads = tasks.join_next().await.unwrap().unwrap();
+        assert!(reads < BETWEEN_LOOKS, "{reads} reads in the time of 5 timers");
+    }
+
+    /// Lets other tasks run as a stream does whose connection wakes it: it stands in the queue at once.
+    async fn woken_again() {
+        let mut has_waited = false;
+        std::future::poll_fn(|cx| {
+            if has_waited {
+                return std::task::Poll::Ready(());
+            }
+            has_waited = true;
+            cx.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
     }
 
     #[tokio::test]

@@ -57,6 +57,8 @@ pub enum FindingKind {
     Hit,
     /// The server served others too.
     Traffic,
+    /// Prompts are not as long as planned.
+    PromptLength,
     /// Replies are not as long as planned.
     OutputLength,
     /// The client was late or short of resources.
@@ -111,6 +113,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::hit_by_place,
         reconcile::traffic,
         eviction::eviction,
+        reconcile::prompt_length,
         output_length,
     ];
     let notes =

@@ -67,6 +67,27 @@ fn prompt_tokens_may_be_counted_in_two_parts() {
     assert_eq!(parts(100.0), [FindingKind::Traffic]);
 }
 
+/// Rows B86 and B90 of the traps: another tokenizer, a template, a second BOS.
+#[test]
+fn prompts_of_another_length_than_the_tokenizer_gave_are_called_out() {
+    let warnings = |tokenizer: Option<&str>, prompt_tokens| {
+        let mut context = context(1, 10);
+        context.manifest.spec.request.tokenizer = tokenizer.map(Into::into);
+        let mut accumulator = Accumulator::new(context);
+        for session in 0..10 {
+            accumulator.add(&TurnRecord { prompt_tokens, ..served(session, 0, 0, 0) });
+        }
+        kinds(&accumulator.finish(Closing::plain(State::Complete)).validity.warnings)
+    };
+    // 100 tokens were planned for each.
+    assert_eq!(warnings(Some("t.json"), Some(100)), []);
+    assert_eq!(warnings(Some("t.json"), Some(101)), []);
+    assert_eq!(warnings(Some("t.json"), Some(103)), [FindingKind::PromptLength]);
+    assert_eq!(warnings(Some("t.json"), Some(50)), [FindingKind::PromptLength]);
+    assert_eq!(warnings(None, Some(50)), [], "words are no tokens");
+    assert!(!warnings(Some("t.json"), None).contains(&FindingKind::PromptLength), "nothing told");
+}
+
 #[test]
 fn more_cached_tokens_than_the_prompt_had_void_the_run_and_give_no_rate() {
     // Also where the sums would hide it.

@@ -10,6 +10,9 @@ const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
 /// Relative surplus of prompt tokens that the server counted.
 const TRAFFIC: Limits = Limits { void: f64::INFINITY, warning: 0.005 };
 
+/// Relative difference of prompt tokens from those that the tokenizer in use gives. The server's chat template adds its own.
+const PROMPT: Limits = Limits { void: f64::INFINITY, warning: 0.01 };
+
 /// No prompt holds more cached tokens than tokens.
 pub(super) fn possible(report: &RunReport) -> Option<Judged> {
     let turns = report.totals.cached_above_prompt_turns;
@@ -94,6 +97,24 @@ pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
         percent(difference)
     );
     Some((mismatch(seen), verdict))
+}
+
+/// Prompts as the tokenizer of the run counts them and as the server did; without one their lengths are words, and no claim.
+pub(super) fn prompt_length(report: &RunReport) -> Option<Judged> {
+    let totals = &report.totals;
+    report.manifest.spec.request.tokenizer.as_ref()?;
+    let (planned, served) = (as_f64(totals.planned_prompt_tokens?), as_f64(totals.prompt_tokens?));
+    let difference = relative(planned, served);
+    let verdict = PROMPT.judge(difference)?;
+    let turns = as_f64(totals.complete.max(1));
+    let finding = finding(
+        FindingKind::PromptLength,
+        format!("mean prompt {:.1} tokens by the server, {:.1} by the tokenizer", served / turns, planned / turns),
+        Some(percent(PROMPT.warning)),
+        "prefill work and reuse differ from the plan, and so do the oracle's figures",
+        "see that --tokenizer is the server's, and that no template or second BOS is added to what holds one already",
+    );
+    Some((finding, verdict))
 }
 
 /// Requests of others: the server counted more prompt tokens than our turns can explain.

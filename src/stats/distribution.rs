@@ -301,6 +301,7 @@ mod tests {
         assert_eq!(one.std, 0.0);
     }
 
+    /// Row B56 of the traps.
     #[test]
     fn a_thousand_milliseconds_have_the_quantiles_that_anyone_would_say() {
         let summary = of(&(1..=1000).map(|ms| (ms * 1000, 1)).collect::<Vec<_>>()).summary().unwrap();
@@ -311,6 +312,7 @@ mod tests {
         assert!((summary.std - 1000.0 * (999_999.0_f64 / 12.0).sqrt()).abs() < 1e-3);
     }
 
+    /// Row B58 of the traps.
     #[test]
     fn percentiles_of_two_workers_come_from_merged_counts_not_from_their_averages() {
         let mut both = of(&[(10_000, 900)]);
@@ -320,6 +322,7 @@ mod tests {
         assert!(near(summary.p50, 10_000.0) && near(summary.p90, 10_000.0) && near(summary.p95, 1_000_000.0));
     }
 
+    /// Row B56 of the traps.
     #[test]
     fn a_fraction_is_no_percentage() {
         assert_eq!(Quantile::fraction(50.0), None);

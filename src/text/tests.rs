@@ -73,6 +73,7 @@ fn holds(path: &Path, seed: u64, parts: &[(u64, u32)]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
+    /// Rows B86 and B91 of the traps.
     #[test]
     fn parts_add_up_and_ids_are_those_of_the_joined_text(
         seed: u64,
@@ -129,6 +130,7 @@ fn a_passage_depends_on_seed_and_ordinal_and_on_nothing_else() {
     assert_eq!(&*words.passage(42, 0, 8).text, "friend artist unknown able catch matched instance update");
 }
 
+/// Row B88 of the traps.
 #[test]
 fn ids_missing_from_a_sparse_vocabulary_are_never_used() {
     let vocabulary = Vocabulary::from_file(word_piece().path()).unwrap();
@@ -137,6 +139,7 @@ fn ids_missing_from_a_sparse_vocabulary_are_never_used() {
     assert!(ids.iter().all(|id| (3..100).contains(id) || (200..300).contains(id)));
 }
 
+/// Row B89 of the traps: text of ours never spells a special token.
 #[test]
 fn words_that_merge_with_a_neighbour_or_are_added_tokens_are_dropped() {
     let words = built_in();

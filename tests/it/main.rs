@@ -55,6 +55,8 @@ mod sweep;
 #[cfg(test)]
 mod traps_framing;
 #[cfg(test)]
+mod traps_lanes;
+#[cfg(test)]
 mod traps_output;
 #[cfg(test)]
 mod traps_program;
@@ -62,6 +64,8 @@ mod traps_program;
 mod traps_random;
 #[cfg(test)]
 mod traps_socket;
+#[cfg(test)]
+mod traps_tls;
 #[cfg(test)]
 mod wire_client;
 #[cfg(test)]

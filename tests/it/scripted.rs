@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One request as it came.
 #[derive(Debug, Clone)]
@@ -18,6 +18,8 @@ pub(crate) struct Seen {
     pub(crate) connection: usize,
     /// How many requests came before it on this connection.
     pub(crate) before: usize,
+    /// When all of it was read.
+    pub(crate) at: Instant,
 }
 
 impl Seen {
@@ -38,6 +40,8 @@ pub(crate) enum Answer {
     Raw(Vec<u8>),
     /// Step by step; after the last one the next request is read.
     Steps(Vec<Step>),
+    /// The same, made as they are taken.
+    Pour(Box<dyn Iterator<Item = Step>>),
 }
 
 /// One step of an answer.
@@ -45,6 +49,8 @@ pub(crate) enum Step {
     Write(Vec<u8>),
     /// Lets what was written go out by itself.
     Pause(Duration),
+    /// Notes the time, for [`Scripted::noted`].
+    Note,
     /// Closes with a reset.
     Reset,
     /// Closes as a server does that has said all.
@@ -83,6 +89,7 @@ pub(crate) struct Scripted {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<AtomicUsize>,
+    noted: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Scripted {
@@ -101,14 +108,16 @@ impl Scripted {
         let seen = Arc::new(Mutex::new(vec![]));
         let connections = Arc::new(AtomicUsize::new(0));
         let (log, answer, counter) = (Arc::clone(&seen), Arc::new(answer), Arc::clone(&connections));
+        let noted = Arc::new(Mutex::new(vec![]));
+        let notes = Arc::clone(&noted);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
+                let (log, answer, notes) = (Arc::clone(&log), Arc::clone(&answer), Arc::clone(&notes));
                 let connection = counter.fetch_add(1, Ordering::SeqCst);
-                std::thread::spawn(move || serve(stream, connection, &log, &*answer));
+                std::thread::spawn(move || serve(stream, connection, (&log, &notes), &*answer));
             }
         });
-        Ok(Self { url, seen, connections })
+        Ok(Self { url, seen, connections, noted })
     }
 
     /// Connections accepted so far.
@@ -118,6 +127,11 @@ impl Scripted {
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
+    }
+
+    /// The instants of [`Step::Note`] so far.
+    pub(crate) fn noted(&self) -> Vec<Instant> {
+        self.noted.lock().unwrap().clone()
     }
 
     /// The generation requests among them.
@@ -130,7 +144,9 @@ impl Scripted {
     }
 }
 
-fn serve(stream: TcpStream, connection: usize, log: &Mutex<Vec<Seen>>, answer: &dyn Fn(&Seen) -> Answer) {
+type Logs<'a> = (&'a Mutex<Vec<Seen>>, &'a Mutex<Vec<Instant>>);
+
+fn serve(stream: TcpStream, connection: usize, (log, notes): Logs<'_>, answer: &dyn Fn(&Seen) -> Answer) {
     stream.set_nodelay(true).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
@@ -149,7 +165,11 @@ fn serve(stream: TcpStream, connection: usize, log: &Mutex<Vec<Seen>>, answer: &
                 let _ = writer.write_all(&bytes);
                 return;
             }
-            Answer::Steps(steps) => match take(steps, &mut writer) {
+            Answer::Steps(steps) => match take(steps, &mut writer, notes) {
+                Some(sent) => sent,
+                None => return,
+            },
+            Answer::Pour(steps) => match take(steps, &mut writer, notes) {
                 Some(sent) => sent,
                 None => return,
             },
@@ -161,7 +181,11 @@ fn serve(stream: TcpStream, connection: usize, log: &Mutex<Vec<Seen>>, answer: &
 }
 
 /// Takes the steps of an answer; nothing when they closed the connection.
-fn take(steps: Vec<Step>, writer: &mut TcpStream) -> Option<std::io::Result<()>> {
+fn take(
+    steps: impl IntoIterator<Item = Step>,
+    writer: &mut TcpStream,
+    notes: &Mutex<Vec<Instant>>,
+) -> Option<std::io::Result<()>> {
     for step in steps {
         match step {
             Step::Write(bytes) => {
@@ -170,6 +194,7 @@ fn take(steps: Vec<Step>, writer: &mut TcpStream) -> Option<std::io::Result<()>>
                 }
             }
             Step::Pause(span) => std::thread::sleep(span),
+            Step::Note => notes.lock().unwrap().push(Instant::now()),
             Step::Reset => {
                 socket2::SockRef::from(&*writer).set_linger(Some(Duration::ZERO)).unwrap();
                 return None;
@@ -201,7 +226,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = String::from_utf8_lossy(&body).into_owned();
-    Some(Seen { method, path, headers, body, connection: 0, before: 0 })
+    Some(Seen { method, path, headers, body, connection: 0, before: 0, at: Instant::now() })
 }
 
 /// A chat stream of these words, with usage, in one body.

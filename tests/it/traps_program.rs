@@ -170,6 +170,11 @@ fn what_was_no_plain_stream_is_said_in_the_summary() {
     assert_eq!((&totals["complete"], &totals["oddities"]), (&json!(4), &json!({"not_streamed": 4})));
     assert_eq!((&report["metrics"]["ttft_ms"], &report["metrics"]["e2e_ms"]["count"]), (&Value::Null, &json!(4)));
     assert!(ran.findings().contains("oddities") && ran.stdout.contains("not_streamed 4"), "{}", ran.stdout);
+    let at_once = server(|_, _| abc());
+    let ran = Ran::new(&at_once, &[]);
+    assert_eq!(ran.totals()["oddities"], json!({"came_at_once": 4}), "a proxy that buffers looks like this");
+    assert_eq!(ran.report()["metrics"]["tpot_ms"], Value::Null);
+    assert!(ran.findings().contains("oddities") && ran.stdout.contains("came_at_once 4"), "{}", ran.stdout);
     let silent = server(|_, _| stream([content("a"), content("b"), content("c"), finish("length"), DONE.to_owned()]));
     let ran = Ran::new(&silent, &[]);
     let totals = ran.totals();

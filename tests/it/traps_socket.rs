@@ -1,14 +1,13 @@
-//! Cases that need a socket (B29–B48, B71–B85): the client against a scripted server. Outcome, counts, text and the requests
+//! Cases that need a socket (B29–B48, B71–B83, B85): the client against a scripted server. Outcome, counts, text and the requests
 //! seen are checked, no times.
 
 use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
-use gspbench::client::Trust;
 use gspbench::record::{Failure, Oddity, Outcome, TurnRecord};
 use gspbench::workload::Api;
 
-use crate::play::{DONE, content, counted, ending, finish, role, usage};
+use crate::play::{DONE, content, counted, ending, role};
 use crate::scripted::{Answer, BREATH, Scripted, Seen, Step, chunk, end, head, stream};
 use crate::wire_client::{Bench, Sender, chat_turn};
 
@@ -70,6 +69,17 @@ fn done_ends_a_turn_whose_connection_stays_open_and_is_not_used_again() {
     let late = steps(|| vec![head(), chunk(content("a") + &ending(10, 1) + &content("late")), end()]);
     let (turn, text) = chat_turn(&late.url);
     assert_eq!((turn.outcome, turn.oddities, text.as_str()), (Outcome::Complete, vec![Oddity::AfterDone], "a"));
+}
+
+/// B38: what the end waits for is not the server's next word.
+#[test]
+fn done_ends_a_turn_long_before_its_silence_would() {
+    let server = steps(|| vec![head(), chunk(content("a") + &ending(10, 1)), Step::Hold]);
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.idle_timeout = Duration::from_secs(24 * 3_600);
+    let bench = sender.build();
+    let ended = bench.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), bench.send(0)).await });
+    assert_eq!(outcome(&ended.expect("ends by itself").0), (Outcome::Complete, 1));
 }
 
 /// B39, B48, B72: one turn is one request, and requests share a connection.
@@ -178,6 +188,10 @@ fn a_kept_connection_that_was_closed_costs_one_resend_and_no_failure() {
         assert!(server.turns().iter().all(|seen| seen.header("x-session-id") == Some("g1")), "the key stays");
         ids.dedup();
         assert_eq!(ids.len(), 6, "a server that saw the first refuses its id");
+        // The second turn is the server's second and third request: its clock runs from the first of them.
+        let (seen, sent) = (server.turns(), turns[1].sent_us.unwrap());
+        assert!(sent <= bench.clock.at(seen[1].at).into(), "what the lost attempt took is not left out");
+        assert!(turns[1].head_us.unwrap() >= bench.clock.at(seen[2].at).into());
     }
 }
 
@@ -310,26 +324,6 @@ fn a_base_url_may_have_a_path_a_slash_and_a_query() {
     }
 }
 
-/// B84
-#[test]
-fn a_certificate_of_its_own_is_refused_until_it_is_trusted() {
-    let server = Tls::start();
-    let turn = |trust: Trust| {
-        let mut sender = Sender::new(Api::Chat, &server.url);
-        sender.settings.trust = trust;
-        sender.build().turn(0).0
-    };
-    let refused = turn(Trust::Host);
-    assert_eq!(refused.outcome, Outcome::Failed(Failure::Tls));
-    assert!(refused.detail.unwrap().contains("certificate"));
-    for trust in [Trust::Anyone, Trust::File(tls_file("cert.pem"))] {
-        assert_eq!(outcome(&turn(trust)), (Outcome::Complete, 1));
-    }
-    let plain = Scripted::start(|_| good());
-    let not_tls = chat_turn(&plain.url.replace("http:", "https:")).0;
-    assert_eq!(not_tls.outcome, Outcome::Failed(Failure::Tls));
-}
-
 /// B85
 #[test]
 fn a_key_is_sent_as_it_is_and_none_is_sent_without() {
@@ -348,45 +342,4 @@ fn no_connection_is_a_failure_to_connect() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let turn = chat_turn(&format!("http://127.0.0.1:{port}")).0;
     assert_eq!((turn.outcome, turn.sent_us), (Outcome::Failed(Failure::Connect), None));
-}
-
-fn tls_file(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(name)
-}
-
-/// A server behind a certificate that it signed itself.
-struct Tls {
-    url: String,
-}
-
-impl Tls {
-    fn start() -> Self {
-        use std::io::{Read as _, Write as _};
-
-        use rustls::pki_types::pem::PemObject as _;
-        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-        let certificate = CertificateDer::from_pem_file(tls_file("cert.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();
-        let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
-        let config = std::sync::Arc::new(config.unwrap());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
-        std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
-                let connection = rustls::ServerConnection::new(std::sync::Arc::clone(&config)).unwrap();
-                let mut stream = rustls::StreamOwned::new(connection, socket);
-                let body = content("a") + &finish("stop") + &usage(10, 1) + DONE;
-                let reply =
-                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
-                // The request is small enough to come in one record; a client that refuses the certificate ends here.
-                if stream.read(&mut [0; 16 << 10]).is_ok() {
-                    let _ = stream.write_all(reply.as_bytes());
-                    stream.conn.send_close_notify();
-                    let _ = stream.flush();
-                }
-            }
-        });
-        Self { url }
-    }
 }

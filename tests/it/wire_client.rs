@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 /// A client under construction.
 pub(crate) struct Sender {
     pub(crate) settings: Settings,
+    pub(crate) lanes: Lanes,
 }
 
 /// A client and its runtime.
 pub(crate) struct Bench {
     client: Client,
+    pub(crate) clock: Clock,
     pub(crate) runtime: Runtime,
     pub(crate) cancel: CancellationToken,
 }
@@ -55,14 +57,15 @@ impl Sender {
             first_byte_timeout: minute,
             idle_timeout: minute,
         };
-        Self { settings }
+        Self { settings, lanes: Lanes::default() }
     }
 
     pub(crate) fn build(self) -> Bench {
         let cancel = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = Client::new(self.settings, &Lanes::default(), Clock::wall(), cancel.clone()).unwrap();
-        Bench { client, runtime, cancel }
+        let clock = Clock::wall();
+        let client = Client::new(self.settings, &self.lanes, clock.clone(), cancel.clone()).unwrap();
+        Bench { client, clock, runtime, cancel }
     }
 }
 
@@ -72,11 +75,12 @@ impl Bench {
         self.runtime.block_on(self.send(number))
     }
 
-    pub(crate) async fn send(&self, number: u32) -> (TurnRecord, String) {
+    /// The same; it owns its parts, so that it can run on a lane.
+    pub(crate) fn send(&self, number: u32) -> impl Future<Output = (TurnRecord, String)> + Send + use<> {
         let id = TurnId { group: 0, session: 0, turn: number };
         let turn = TurnRecord::planned(format!("run-{id}"), id, Some("g1".into()), Micros(0), 8);
         let body = self.client.prepare(&turn, &Prompt { messages: vec![] });
-        self.client.send(turn, body, gspbench::client::Aim::default()).await
+        self.client.send(turn, body, gspbench::client::Aim::default())
     }
 }
 

@@ -37,7 +37,7 @@ fn seats(plan: &Plan) -> Vec<(u32, u32)> {
     plan.sessions.iter().map(|session| (session.group, session.session)).collect()
 }
 
-/// Golden: a change here makes results of two versions incomparable, so it must be a wanted one.
+/// Row B96 of the traps. Golden: a change here makes results of two versions incomparable, so it must be a wanted one.
 #[test]
 fn each_built_in_profile_keeps_its_digest() {
     let digests = ["quick", "dpa8-gsp", "mla-showcase", "pd-multiturn"].map(|name| planned(&spec(name, &[])).digest);
@@ -115,6 +115,7 @@ fn all_512_prompts_share_exactly_their_groups_system_prompt() {
     assert_eq!((systems.len(), openings.len()), (16, 16));
 }
 
+/// Rows B86 and B91 of the traps.
 #[test]
 fn under_a_tokenizer_the_seam_of_every_joined_prompt_is_exact() {
     let vocabulary = Vocabulary::from_file(&tokenizer()).unwrap();
@@ -162,6 +163,7 @@ fn real_history_is_what_the_server_said() {
     assert_eq!(prompter.prompt_tokens(3, 5), None);
 }
 
+/// Row B96 of the traps: what is not asked about a turn does not change it.
 #[test]
 fn more_sessions_or_groups_move_and_change_no_other() {
     let changes = ["workload.question_tokens={min=50,max=90}", "workload.system_tokens={min=100,max=200}"];
@@ -247,6 +249,7 @@ fn zipf_groups_are_asked_by_rank_and_number_their_sessions_without_gaps() {
     assert_eq!(sessions.values().map(BTreeSet::len).sum::<usize>(), 16_000);
 }
 
+/// Row B87 of the traps.
 #[test]
 fn what_cannot_be_is_refused_with_the_key_and_the_way_out() {
     type Change = fn(&mut RunSpec);
@@ -275,6 +278,7 @@ fn what_cannot_be_is_refused_with_the_key_and_the_way_out() {
     }
 }
 
+/// Row B94 of the traps.
 #[test]
 fn a_thousand_prompts_without_a_shared_prefix_have_none_by_accident() {
     for changes in [
