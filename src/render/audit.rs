@@ -1,5 +1,7 @@
 //! Who served what, and what it found: the tables behind the line on affinity.
 
+use std::collections::BTreeSet;
+
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Section};
 use super::places::statistic;
@@ -7,6 +9,7 @@ use crate::report::{
     Affinity, Attribution, Band, CounterRole, HotKey, Place, PlaceSource, RunReport, Side, Spilled, Stat, Summary,
     TtftSplit,
 };
+use crate::units::NodeRole;
 
 /// The table of the parts of TTFT that the server tells, and what a proxy makes of TTFT.
 pub(super) fn ttft(report: &RunReport) -> Vec<Section> {
@@ -119,6 +122,22 @@ fn fetched(report: &RunReport) -> (&'static str, Vec<Grid>) {
     ("Fetched from other nodes", if grid.rows.is_empty() { vec![] } else { vec![grid] })
 }
 
+/// Which nodes' counters prompts were compared with, where prefill and decode are apart.
+pub(super) fn compared(report: &RunReport) -> Option<String> {
+    let of = |role| {
+        let nodes = report.server.counters.iter().filter(|counter| counter.node == Some(role));
+        nodes.map(|counter| counter.source.as_str()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
+    };
+    report.server.tells_nodes().then(|| {
+        format!(
+            "prefill and decode are apart, and both count each prompt: replies were compared with the prefill side alone \
+             (prefill {}; decode {})",
+            or_dash(Some(of(NodeRole::Prefill)).filter(|nodes| !nodes.is_empty()), |nodes| nodes),
+            or_dash(Some(of(NodeRole::Decode)).filter(|nodes| !nodes.is_empty()), |nodes| nodes)
+        )
+    })
+}
+
 /// Sessions that moved, and the two sides of pairs.
 pub(super) fn moves(affinity: &Affinity) -> Vec<String> {
     let place = |place: &Option<Place>| or_dash(place.as_ref(), Place::short);
@@ -157,6 +176,7 @@ mod tests {
             labels: BTreeMap::from([("status".into(), status.into())]),
             role: Some(CounterRole::Fetched),
             place: None,
+            node: None,
             before: Some(1.0),
             after: Some(1.0 + delta),
             delta: Some(delta),

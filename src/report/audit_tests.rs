@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::tests::{context, ended, report, served};
 use super::*;
 use crate::profile::Target;
-use crate::record::{CounterRole, Failure, Outcome, TurnRecord};
+use crate::record::{CounterRole, Failure, Outcome, Place, TurnRecord};
+use crate::units::NodeRole;
 use crate::workload::{Aliasing, RouterKey, RouterRule};
 
 fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
@@ -21,6 +22,7 @@ fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
             _ => None,
         },
         place: None,
+        node: None,
         before: Some(5.0),
         after: Some(5.0 + delta),
         delta: (delta >= 0.0).then_some(delta),
@@ -52,6 +54,62 @@ fn cached_tokens_of_client_and_server_must_agree() {
     assert_eq!(kinds(&with_counters(&[(name, "device", 1_020.0)]).warnings), [FindingKind::Hit]);
     assert_eq!(kinds(&with_counters(&[(name, "device", 1_100.0)]).voids), [FindingKind::Hit]);
     assert_eq!(kinds(&with_counters(&[("other", "device", 0.0)]).voids), []);
+}
+
+/// Ten turns of 100 prompt tokens, all of them cached, and of each node what it does and how its counters moved.
+fn behind_a_proxy(nodes: &[(Option<NodeRole>, f64, f64)], place: Option<Place>) -> Validity {
+    let mut accumulator = Accumulator::new(context(1, 10));
+    for session in 0..10 {
+        let turn = served(session, 0, 0, 100);
+        accumulator.add(&TurnRecord { place: place.clone().or(turn.place.clone()), ..turn });
+    }
+    let grown = |(at, (node, prompt, cached)): (usize, &(Option<NodeRole>, f64, f64))| {
+        let counter = |role, delta| CounterDelta {
+            source: format!("http://n{at}"),
+            name: format!("{role:?}"),
+            labels: BTreeMap::new(),
+            role: Some(role),
+            place: None,
+            node: *node,
+            before: Some(5.0),
+            after: Some(5.0 + delta),
+            delta: Some(delta),
+        };
+        [counter(CounterRole::PromptTokens, *prompt), counter(CounterRole::CachedTokensFinished, *cached)]
+    };
+    let counters = nodes.iter().enumerate().flat_map(grown).collect();
+    accumulator
+        .finish(Closing { server: ServerSide { counters, ..ServerSide::default() }, ..Closing::plain(State::Complete) })
+        .validity
+}
+
+#[test]
+fn each_prompt_is_compared_once_where_two_nodes_count_it() {
+    let (prefill, decode) = (Some(NodeRole::Prefill), Some(NodeRole::Decode));
+    let judged = |nodes: &[(Option<NodeRole>, f64, f64)], place: Option<Place>| {
+        let validity = behind_a_proxy(nodes, place);
+        (kinds(&validity.voids), kinds(&validity.warnings))
+    };
+    let told = |node: (f64, f64)| judged(&[(prefill, node.0, node.1), (decode, 1_000.0, 400.0)], None);
+    assert_eq!(told((1_000.0, 1_000.0)), (vec![], vec![]), "the prefill side alone");
+    assert_eq!(told((1_000.0, 700.0)), (vec![FindingKind::Hit], vec![]), "which is wrong");
+    assert_eq!(told((1_100.0, 1_000.0)), (vec![], vec![FindingKind::Traffic]), "or serves others");
+    // A decode node may count as cached what it was sent, and repeat that in its replies.
+    let validity = behind_a_proxy(&[(prefill, 1_000.0, 400.0), (decode, 1_000.0, 1_000.0)], None);
+    assert_eq!((kinds(&validity.voids), kinds(&validity.warnings)), (vec![], vec![FindingKind::Hit]));
+    assert!(validity.warnings[0].seen.contains("the decode nodes' counters moved by what the replies say"));
+    // Nobody knows which is which.
+    let twice = [(None, 1_000.0, 1_000.0), (None, 1_000.0, 900.0)];
+    let validity = behind_a_proxy(&twice, None);
+    assert_eq!((kinds(&validity.voids), kinds(&validity.warnings)), (vec![], vec![FindingKind::Unreconciled]));
+    let finding = &validity.warnings[0];
+    assert!(finding.seen.contains("http://n0, http://n1") && finding.advice.contains("prefill=URL"), "{finding:?}");
+    let pair = Place::Pair { prefill: "p".into(), decode: "d".into() };
+    assert_eq!(judged(&twice, Some(pair)), (vec![], vec![FindingKind::Unreconciled]));
+    // Two workers that share the turns are compared as ever.
+    assert_eq!(judged(&[(None, 400.0, 400.0), (None, 600.0, 600.0)], None), (vec![], vec![]));
+    let (voids, warnings) = judged(&[(None, 700.0, 400.0), (None, 700.0, 900.0)], None);
+    assert_eq!((voids, warnings), (vec![FindingKind::Hit], vec![FindingKind::Traffic]));
 }
 
 #[test]

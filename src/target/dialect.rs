@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::{CounterRole, Place, ServerCounter};
-use crate::units::Rank;
+use crate::units::{NodeRole, Rank};
 use crate::wire::{Exposition, Sample};
 
 /// Which server writes such an exposition.
@@ -195,8 +195,20 @@ fn counter(sample: &Sample) -> Option<ServerCounter> {
         labels: sample.labels.clone(),
         role: known.role,
         place: known.place.of(&sample.labels),
+        node: node(name, &sample.labels),
         value: sample.value,
     })
+}
+
+/// SGLang labels all that a node counts with what it does (`unified` where that is both), Dynamo its prefill workers, and
+/// vllm-router has a counter for either side. Dynamo's other workers are `backend`, with prefill workers beside them or not.
+fn node(name: &str, labels: &BTreeMap<String, String>) -> Option<NodeRole> {
+    let by_label = || labels.get("engine_type").or_else(|| labels.get("dynamo_component"));
+    match name {
+        "vllm_router_pd_prefill_requests" => Some(NodeRole::Prefill),
+        "vllm_router_pd_decode_requests" => Some(NodeRole::Decode),
+        _ => by_label().and_then(|word| NodeRole::named(word)),
+    }
 }
 
 /// A counter's name without `_total`, once or twice.

@@ -113,6 +113,20 @@ fn a_workers_id_is_that_of_replies() {
 }
 
 #[test]
+fn what_a_node_does_is_told_by_its_labels() {
+    let of = |text: &str| counters(&Exposition::parse(text))[0].node;
+    let sglang = |kind: &str| of(&format!("sglang:prompt_tokens_total{{engine_type=\"{kind}\"}} 1\n"));
+    assert_eq!((sglang("prefill"), sglang("decode")), (Some(NodeRole::Prefill), Some(NodeRole::Decode)));
+    assert_eq!((sglang("unified"), sglang("sglang"), of("vllm:prompt_tokens_total 1\n")), (None, None, None));
+    let router = |side: &str| of(&format!("vllm_router_pd_{side}_requests_total{{worker=\"http://w:1\"}} 1\n"));
+    assert_eq!((router("prefill"), router("decode")), (Some(NodeRole::Prefill), Some(NodeRole::Decode)));
+    let dynamo = |file: &str| counters(&read(file)).iter().map(|counter| counter.node).collect::<Vec<_>>();
+    assert_eq!(dynamo("dynamo.pd.prefill_worker.metrics.txt"), [Some(NodeRole::Prefill)]);
+    // `backend` is any worker that is no prefill worker.
+    assert!(dynamo("dynamo.pd.decode_worker.metrics.txt").iter().all(Option::is_none));
+}
+
+#[test]
 fn a_source_called_total_counts_only_when_it_stands_alone() {
     let cached = |text: &str| total(&counters(&Exposition::parse(text)), CachedTokensFinished, None);
     let row = |source: &str, value: u32| format!("sglang:cached_tokens_total{{cache_source=\"{source}\"}} {value}\n");

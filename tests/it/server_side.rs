@@ -361,6 +361,51 @@ fn requests_of_others_are_noticed() {
     assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
 }
 
+/// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on.
+fn pd_proxy(prefill: &str, decode: &str) -> Scripted {
+    let [prefill, decode] = [prefill, decode].map(|url| url.strip_prefix("http://").unwrap().to_owned());
+    Scripted::start(move |seen| match seen.method.as_str() {
+        "POST" if seen.path == "/generate" => {
+            passed_on(&prefill, seen, "");
+            Answer::Raw(passed_on(&decode, seen, ""))
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    })
+}
+
+/// The same server with this word for what it does, in the labels of its counters and in its description.
+fn as_node(upstream: &str, role: &'static str) -> Scripted {
+    let address = upstream.strip_prefix("http://").unwrap().to_owned();
+    Scripted::start(move |seen| {
+        let reply = String::from_utf8(passed_on(&address, seen, "accept-encoding")).unwrap();
+        let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+        Answer::Whole(200, "text/plain", body.replace("engine_type=\"unified\"", &format!("engine_type=\"{role}\"")))
+    })
+}
+
+#[test]
+fn a_prompt_that_two_nodes_count_is_compared_once() {
+    let (prefill, decode) = (Sim::start(&["--ranks=1"]), Sim::start(&["--ranks=1"]));
+    let proxy = pd_proxy(&prefill.url, &decode.url);
+    let judged = |urls: [&str; 2], seed: &str| {
+        let [first, second] = urls.map(|url| format!("--metrics-url={url}"));
+        let (exit, report, printed) = run(&proxy.url, &[&first, &second, seed]);
+        assert_eq!((exit, kinds(&report, "voids")), (0, vec![]), "{printed}");
+        (kinds(&report, "warnings"), printed)
+    };
+    let bad =
+        |warnings: &[String]| warnings.iter().any(|kind| ["hit", "traffic", "unreconciled"].contains(&kind.as_str()));
+    let given = [format!("prefill={}", prefill.url), format!("decode={}", decode.url)];
+    let (warnings, printed) = judged([&given[0], &given[1]], "--seed=11");
+    assert!(!bad(&warnings) && printed.contains("compared with the prefill side alone"), "{printed}");
+    let (first, second) = (as_node(&prefill.url, "prefill"), as_node(&decode.url, "decode"));
+    let (warnings, printed) = judged([&first.url, &second.url], "--seed=12");
+    assert!(!bad(&warnings) && printed.contains("compared with the prefill side alone"), "{printed}");
+    let (warnings, printed) = judged([&prefill.url, &decode.url], "--seed=13");
+    assert!(warnings.contains(&"unreconciled".to_owned()) && printed.contains("prefill=URL"), "{printed}");
+    assert!(!warnings.contains(&"traffic".to_owned()), "{printed}");
+}
+
 #[test]
 fn replies_that_are_shorter_than_asked_for_void_the_run() {
     let (report, printed) = short_run(&server(|_| None), &["--set", "workload.output_tokens=4"]);
