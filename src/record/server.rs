@@ -20,7 +20,10 @@ pub enum CounterRole {
     /// Prompt tokens that had to be computed.
     ComputedTokens,
     OutputTokens,
+    /// Each once, at its end.
     Requests,
+    /// What a router sent to its workers: a request that was tried again counts again.
+    Attempts,
     AbortedRequests,
     EvictedTokens,
     /// Turns that a policy sent elsewhere than their key prefers.

@@ -112,6 +112,66 @@ fn each_prompt_is_compared_once_where_two_nodes_count_it() {
     assert_eq!((voids, warnings), (vec![FindingKind::Hit], vec![FindingKind::Traffic]));
 }
 
+/// What is said of other traffic where these turns were sent and the server counted so many requests and prompt tokens.
+fn traffic(turns: &[TurnRecord], requests: f64, prompt_tokens: f64) -> Option<Finding> {
+    let mut accumulator = Accumulator::new(context(1, turns.len() as u64));
+    turns.iter().for_each(|turn| accumulator.add(turn));
+    let counter = |role, delta| CounterDelta {
+        source: "http://h".into(),
+        name: format!("{role:?}"),
+        labels: BTreeMap::new(),
+        role: Some(role),
+        place: None,
+        node: None,
+        before: Some(5.0),
+        after: Some(5.0 + delta),
+        delta: Some(delta),
+    };
+    let counters = vec![counter(CounterRole::Requests, requests), counter(CounterRole::PromptTokens, prompt_tokens)];
+    let validity = accumulator
+        .finish(Closing { server: ServerSide { counters, ..ServerSide::default() }, ..Closing::plain(State::Complete) })
+        .validity;
+    validity.warnings.into_iter().find(|finding| finding.kind == FindingKind::Traffic)
+}
+
+#[test]
+fn requests_of_others_are_seen_however_short_their_prompts_are() {
+    let turns: Vec<_> = (0..200).map(|session| served(session, 0, 0, 0)).collect();
+    assert_eq!(traffic(&turns, 200.0, 20_000.0), None);
+    assert_eq!(traffic(&turns, 201.0, 20_001.0), None, "one may have ended as the run began");
+    let seen = traffic(&turns, 400.0, 20_040.0).unwrap().seen;
+    for words in ["400 requests, our turns had 200", "20040 prompt tokens, our turns had 20000"] {
+        assert!(seen.contains(words), "{seen}");
+    }
+    assert!(traffic(&turns, 202.0, 20_002.0).is_some(), "two of two hundred are 1 %");
+    assert!(traffic(&turns, 200.0, 20_200.0).is_some());
+}
+
+#[test]
+fn turns_that_did_not_complete_may_have_been_counted_and_explain_no_more_than_themselves() {
+    let fates = [Outcome::Failed(Failure::Reset), Outcome::Cancelled];
+    for fate in fates {
+        let mut turns: Vec<_> = (0..20).map(|session| served(session, 0, 0, 0)).collect();
+        turns.push(ended(20, 0, fate));
+        for (requests, tokens) in [(20.0, 2_000.0), (21.0, 2_100.0), (22.0, 2_110.0)] {
+            assert_eq!(traffic(&turns, requests, tokens), None, "{fate:?}: {requests} {tokens}");
+        }
+        let seen = traffic(&turns, 21.0, 2_200.0).unwrap().seen;
+        assert!(seen.contains("at most 100 in requests without a complete reply"), "{seen}");
+        assert!(traffic(&turns, 42.0, 2_100.0).is_some(), "{fate:?}");
+    }
+    // One that never left explains nothing; one that was sent twice may count twice.
+    let never = TurnRecord { sent_us: None, ..ended(20, 0, Outcome::Failed(Failure::Connect)) };
+    let turns = [served(0, 0, 0, 0), never];
+    assert!(traffic(&turns, 1.0, 200.0).is_some());
+    assert_eq!(traffic(&[TurnRecord { resends: 1, ..served(0, 0, 0, 0) }], 2.0, 200.0), None);
+    // What the plan could not know bounds nothing, and requests still count.
+    let unknown = TurnRecord { planned_prompt_tokens: None, ..ended(1, 0, Outcome::Cancelled) };
+    let turns = [served(0, 0, 0, 0), unknown, ended(2, 0, Outcome::Cancelled)];
+    assert_eq!(traffic(&turns, 3.0, 9_000.0), None);
+    assert!(traffic(&turns, 9.0, 9_000.0).is_some());
+}
+
 #[test]
 fn prompt_tokens_may_be_counted_in_two_parts() {
     // Ten turns of 100 prompt tokens, all of them cached.

@@ -9,7 +9,7 @@ use crate::record::{CounterRole, Place};
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
-/// Relative surplus of prompt tokens that the server counted.
+/// Relative surplus of prompt tokens, or of requests, that the server counted.
 const TRAFFIC: Limits = Limits { void: f64::INFINITY, warning: 0.005 };
 
 /// No prompt holds more cached tokens than tokens.
@@ -164,25 +164,72 @@ pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
     Some((mismatch(seen), verdict))
 }
 
-/// Requests of others: the server counted more prompt tokens than our turns can explain.
+/// Requests of others: the server counted more than our turns can explain, with all that was sent and not heard of.
 pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
-    let totals = &report.totals;
-    let client = as_f64(totals.prompt_tokens.filter(|_| totals.failed + totals.cancelled == 0)?);
-    let server = prompt_tokens(report).filter(|_| counts_twice(report).is_none())?;
-    let surplus = (server - client) / client.max(1.0);
-    let verdict = TRAFFIC.judge(surplus)?;
+    if counts_twice(report).is_some() {
+        return None;
+    }
+    let found = [requests(report), tokens(report)].into_iter().flatten();
+    let found: Vec<_> = found.collect();
+    let worst = found.iter().map(|counted| counted.surplus()).max_by(f64::total_cmp)?;
+    let verdict = TRAFFIC.judge(worst)?;
+    let said: Vec<_> = found.iter().map(Counted::words).collect();
     let finding = finding(
         FindingKind::Traffic,
-        format!(
-            "{} moved by {server:.0} prompt tokens, our turns had {client:.0}: {} more",
-            whose(report),
-            percent(surplus)
-        ),
+        format!("{} moved by {}", whose(report), said.join(", and by ")),
         Some(percent(TRAFFIC.warning)),
         "others used the server, its cache and its queues during the run",
         "keep other clients away, and run again",
     );
     Some((finding, verdict))
+}
+
+/// What the server counted of something, and what of it is ours.
+struct Counted {
+    what: &'static str,
+    server: f64,
+    /// Of complete turns.
+    ours: f64,
+    /// Of requests that did not complete, which the server may have counted or not.
+    unheard: f64,
+    /// What nobody need explain.
+    slack: f64,
+}
+
+impl Counted {
+    /// Beyond what can be ours, as a share of what is.
+    fn surplus(&self) -> f64 {
+        let beyond = self.server - self.ours - self.unheard;
+        if beyond > self.slack { beyond / self.ours.max(1.0) } else { 0.0 }
+    }
+
+    fn words(&self) -> String {
+        let unheard = match self.unheard {
+            none if none <= 0.0 => String::new(),
+            some => format!(" and at most {some:.0} in requests without a complete reply"),
+        };
+        format!("{:.0} {}, our turns had {:.0}{unheard}", self.server, self.what, self.ours)
+    }
+}
+
+/// Requests: whatever their prompts, each counts once at its end. One that ended just before the run may be counted in it.
+fn requests(report: &RunReport) -> Option<Counted> {
+    let totals = &report.totals;
+    let server = report.server.growth_of_prompts(CounterRole::Requests)?;
+    let (ours, unheard) = (as_f64(totals.complete), as_f64(totals.unheard_requests));
+    Some(Counted { what: "requests", server, ours, unheard, slack: 1.0 })
+}
+
+/// Prompt tokens; those of requests that were not heard of as the plan has them, with what templates add to a prompt.
+fn tokens(report: &RunReport) -> Option<Counted> {
+    let totals = &report.totals;
+    let (server, ours) = (prompt_tokens(report)?, as_f64(totals.prompt_tokens?));
+    let added = totals.planned_prompt_tokens.map_or(1.0, |planned| ours / as_f64(planned).max(1.0)).max(1.0);
+    let unheard = match totals.unheard_requests {
+        0 => 0.0,
+        _ => as_f64(totals.unheard_prompt_tokens?) * added,
+    };
+    Some(Counted { what: "prompt tokens", server, ours, unheard, slack: 0.0 })
 }
 
 /// Cached tokens in all replies; none unless every complete turn reports them.

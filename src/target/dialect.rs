@@ -43,8 +43,8 @@ enum PlaceLabel {
 }
 
 use CounterRole::{
-    AbortedRequests, CachedTokens, CachedTokensFinished, ComputedTokens, EvictedTokens, Fetched, OutputTokens,
-    PromptTokens, Requests, Spills,
+    AbortedRequests, Attempts, CachedTokens, CachedTokensFinished, ComputedTokens, EvictedTokens, Fetched,
+    OutputTokens, PromptTokens, Requests, Spills,
 };
 
 const fn known(name: &'static str, role: CounterRole, place: PlaceLabel) -> Known {
@@ -115,14 +115,14 @@ const DYNAMO: &[Known] = &[
 ];
 
 /// Attempts, not requests: a retried request counts at each worker that it tried.
-const SMG: &[Known] = &[known(SMG_SENT, Requests, WORKER), known(SMG_OUTCOMES, Requests, WORKER)];
+const SMG: &[Known] = &[known(SMG_SENT, Attempts, WORKER), known(SMG_OUTCOMES, Attempts, WORKER)];
 const SMG_SENT: &str = "smg_worker_requests";
 const SMG_OUTCOMES: &str = "smg_worker_cb_outcomes";
 
 const VLLM_ROUTER: &[Known] = &[
-    known("vllm_router_processed_requests", Requests, WORKER),
-    known("vllm_router_pd_prefill_requests", Requests, WORKER),
-    known("vllm_router_pd_decode_requests", Requests, WORKER),
+    known("vllm_router_processed_requests", Attempts, WORKER),
+    known("vllm_router_pd_prefill_requests", Attempts, WORKER),
+    known("vllm_router_pd_decode_requests", Attempts, WORKER),
 ];
 
 const PEGAFLOW: &[Known] = &[

@@ -40,12 +40,12 @@ fn totals_of_real_scrapes_are_those_of_a_hand_written_table() {
         ]),
         ("dynamo.pd.prefill_worker.metrics.txt", &[(Requests, Some("3060362345844770120"), 3.0)]),
         ("sglrouter.metrics.txt", &[
-            (Requests, Some("http://127.0.0.1:8401"), 7.0), (Requests, Some("http://127.0.0.1:8402"), 7.0),
-            (Requests, Some("http://127.0.0.1:8403"), 7.0),
+            (Attempts, Some("http://127.0.0.1:8401"), 7.0), (Attempts, Some("http://127.0.0.1:8402"), 7.0),
+            (Attempts, Some("http://127.0.0.1:8403"), 7.0),
         ]),
         ("vllmrouter.metrics.txt", &[
-            (Requests, Some("http://127.0.0.1:8401"), 7.0), (Requests, Some("http://127.0.0.1:8402"), 6.0),
-            (Requests, Some("http://127.0.0.1:8403"), 11.0),
+            (Attempts, Some("http://127.0.0.1:8401"), 7.0), (Attempts, Some("http://127.0.0.1:8402"), 6.0),
+            (Attempts, Some("http://127.0.0.1:8403"), 11.0),
         ]),
     ];
     for (file, rows) in table {
@@ -93,7 +93,7 @@ fn a_total_may_be_doubled_and_a_created_twin_is_no_counter() {
 fn what_smg_sends_counts_once() {
     let sent = "smg_worker_requests_total{worker=\"http://w:1\",model=\"m\"} 7\n";
     let ended = "smg_worker_cb_outcomes_total{worker=\"http://w:1\",outcome=\"success\"} 6\n";
-    let requests = |text: &str| total(&counters(&Exposition::parse(text)), Requests, Some("http://w:1"));
+    let requests = |text: &str| total(&counters(&Exposition::parse(text)), Attempts, Some("http://w:1"));
     let active = "smg_worker_requests_active{worker=\"http://w:1\"} 3\n";
     for (text, counted) in [(format!("{sent}{ended}"), 7.0), (format!("{active}{ended}"), 6.0), (sent.to_owned(), 7.0)]
     {

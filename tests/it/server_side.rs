@@ -361,6 +361,26 @@ fn requests_of_others_are_noticed() {
     assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
 }
 
+#[test]
+fn requests_of_others_are_noticed_by_their_number_where_their_prompts_are_short() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let address = sim.url.strip_prefix("http://").unwrap().to_owned();
+    let shared = proxy(&sim.url, "", move |seen| {
+        if seen.path == "/generate" {
+            let body = "{\"text\":\"hi\",\"sampling_params\":{\"max_new_tokens\":1}}".to_owned();
+            let length = ("content-length".to_owned(), body.len().to_string());
+            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
+            passed_on(&address, &theirs, "");
+        }
+        None
+    });
+    let (exit, report, printed) = run(&shared.url, &[]);
+    let warnings = report["validity"]["warnings"].as_array().unwrap().iter();
+    let seen: Vec<_> = warnings.filter(|of| of["kind"] == "traffic").map(|of| of["seen"].as_str().unwrap()).collect();
+    assert_eq!((exit, seen.len()), (0, 1), "{printed}");
+    assert!(seen[0].contains("16 requests, our turns had 8"), "{seen:?}");
+}
+
 /// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on.
 fn pd_proxy(prefill: &str, decode: &str) -> Scripted {
     let [prefill, decode] = [prefill, decode].map(|url| url.strip_prefix("http://").unwrap().to_owned());
