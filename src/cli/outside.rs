@@ -81,14 +81,16 @@ impl Outside<'_> {
         Sampling { tasks, stop: stop.drop_guard() }
     }
 
-    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    /// The addresses that a scrape did not reach. A target that has never shown counters has none to miss.
     pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
+        let is_own = |source: &str| self.site.bases().any(|base| base == source);
+        let is_to_answer = |source: &str| !is_own(source) || self.site.showing.iter().any(|base| base == source);
         let missing =
             |name: &String, source: &str| match (before.read.contains_key(name), after.read.contains_key(name)) {
                 (true, true) => None,
                 (false, true) => Some(When::Before),
                 (true, false) => Some(When::After),
-                (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
+                (false, false) => Some(When::Both).filter(|_| is_to_answer(source)),
             };
         let why = |name: &String| before.failed.get(name).or_else(|| after.failed.get(name)).cloned();
         let sources = self.sources().into_iter();

@@ -381,6 +381,38 @@ fn requests_of_others_are_noticed_by_their_number_where_their_prompts_are_short(
     assert!(seen[0].contains("16 requests, our turns had 8"), "{seen:?}");
 }
 
+#[test]
+fn counters_that_the_probe_saw_and_no_scrape_does_are_missed() {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    // The answer of /metrics by the number of turns so far, of which the first is the probe.
+    let shows = |answers: fn(u32) -> bool| {
+        let turns = AtomicU32::new(0);
+        server(move |seen| {
+            let turn = u32::from(seen.method == "POST" && seen.path.starts_with("/v1/"));
+            let turns = turns.fetch_add(turn, SeqCst);
+            let page = "vllm:prompt_tokens_total{engine=\"0\"} 5\n";
+            let code = if answers(turns) { 200 } else { 503 };
+            (seen.path == "/metrics").then(|| Answer::Whole(code, "text/plain", page.to_owned()))
+        })
+    };
+    let unread = |server: &Scripted| {
+        let (report, printed) = valid_run(server, &["--no-flush-cache", "--warmup-requests=0"]);
+        (report["server"]["unread"].clone(), kinds(&report, "warnings").contains(&"scrape".to_owned()), printed)
+    };
+    let cases: [(fn(u32) -> bool, &str); 3] =
+        [(|turns| turns == 0, "both"), (|turns| turns < 2, "after"), (|turns| turns != 1, "before")];
+    for (answers, when) in cases {
+        let server = shows(answers);
+        let (unread, is_warned, printed) = unread(&server);
+        assert_eq!(unread, serde_json::json!([{"source": server.url, "when": when}]), "{printed}");
+        assert!(is_warned && printed.contains("could not be read"), "{printed}");
+    }
+    for answers in [(|_| true) as fn(u32) -> bool, |_| false] {
+        let (unread, is_warned, printed) = unread(&shows(answers));
+        assert_eq!((unread, is_warned), (serde_json::json!([]), false), "{printed}");
+    }
+}
+
 /// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on.
 fn pd_proxy(prefill: &str, decode: &str) -> Scripted {
     let [prefill, decode] = [prefill, decode].map(|url| url.strip_prefix("http://").unwrap().to_owned());
