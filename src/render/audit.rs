@@ -1,7 +1,5 @@
 //! Who served what, and what it found: the tables behind the line on affinity.
 
-use std::collections::BTreeSet;
-
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Section};
 use super::places::statistic;
@@ -9,7 +7,6 @@ use crate::report::{
     Affinity, Attribution, Band, CounterRole, HotKey, Place, PlaceSource, RunReport, Side, Spilled, Stat, Summary,
     TtftSplit,
 };
-use crate::units::NodeRole;
 
 /// The table of the parts of TTFT that the server tells, and what a proxy makes of TTFT.
 pub(super) fn ttft(report: &RunReport) -> Vec<Section> {
@@ -124,16 +121,12 @@ fn fetched(report: &RunReport) -> (&'static str, Vec<Grid>) {
 
 /// Which nodes' counters prompts were compared with, where prefill and decode are apart.
 pub(super) fn compared(report: &RunReport) -> Option<String> {
-    let of = |role| {
-        let nodes = report.server.counters.iter().filter(|counter| counter.node == Some(role));
-        nodes.map(|counter| counter.source.as_str()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
-    };
-    report.server.tells_nodes().then(|| {
+    let nodes = report.server.told_nodes();
+    let nodes: Vec<_> = nodes.into_iter().map(|(role, source)| format!("{} {source}", role.name())).collect();
+    (!nodes.is_empty()).then(|| {
+        let nodes = nodes.join(", ");
         format!(
-            "prefill and decode are apart, and both count each prompt: replies were compared with the prefill side alone \
-             (prefill {}; decode {})",
-            or_dash(Some(of(NodeRole::Prefill)).filter(|nodes| !nodes.is_empty()), |nodes| nodes),
-            or_dash(Some(of(NodeRole::Decode)).filter(|nodes| !nodes.is_empty()), |nodes| nodes)
+            "prefill and decode are apart, and both count each prompt: replies are compared with the prefill side alone ({nodes})"
         )
     })
 }

@@ -89,10 +89,14 @@ impl ServerFacts {
         said.into_iter().map(|counter| counter.source.as_str()).collect()
     }
 
-    /// Whether any address says which node it is.
+    /// The nodes whose counters speak of prompts and tell what each does; none where prefill and decode are not apart, or a
+    /// frontend speaks for both.
     #[must_use]
-    pub fn tells_nodes(&self) -> bool {
-        self.counters.iter().any(|counter| counter.node.is_some())
+    pub fn told_nodes(&self) -> BTreeSet<(NodeRole, &str)> {
+        use CounterRole::{CachedTokens, CachedTokensFinished, ComputedTokens, PromptTokens};
+        let roles = [PromptTokens, CachedTokens, CachedTokensFinished, ComputedTokens];
+        let said = roles.into_iter().flat_map(|role| self.speaking(move |counter| counter.role == Some(role)));
+        said.filter_map(|counter| Some((counter.node?, counter.source.as_str()))).collect()
     }
 
     fn targets(&self) -> impl Iterator<Item = &str> {
@@ -215,7 +219,7 @@ mod tests {
         let facts = of(&told);
         let grown = |facts: &ServerFacts| (facts.growth_of_prompts(PromptTokens), facts.growth_at_decode(PromptTokens));
         assert_eq!((grown(&facts), facts.growth(PromptTokens)), ((Some(7.0), Some(7.0)), Some(14.0)));
-        assert!(facts.tells_nodes() && facts.nodes_without_role(PromptTokens).is_empty());
+        assert!(!facts.told_nodes().is_empty() && facts.nodes_without_role(PromptTokens).is_empty());
         // Who is no decode node is a prefill node, where none is known for one; and a decode node alone says nothing.
         assert_eq!(grown(&of(&[("http://p", None, 7.0), told[2]])), (Some(7.0), Some(7.0)));
         assert_eq!(grown(&of(&told[2..])), (None, Some(7.0)));

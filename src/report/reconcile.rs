@@ -101,7 +101,7 @@ fn decodes_own(seen: String) -> super::audit::Finding {
 
 /// Whose counters prompts are compared with.
 fn whose(report: &RunReport) -> &'static str {
-    if report.server.tells_nodes() { "the prefill nodes' counters" } else { "the server's counter" }
+    if !report.server.told_nodes().is_empty() { "the prefill nodes' counters" } else { "the server's counter" }
 }
 
 /// Where prefill and decode are apart each prompt is counted at two addresses, and who does not know which is which can
@@ -147,7 +147,7 @@ fn prompt_tokens(report: &RunReport) -> Option<f64> {
 pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
     reported_cached(report)?;
     // Replies of a decode node name its rank; that of the prefill node has the same number.
-    if report.server.tells_nodes() || counts_twice(report).is_some() {
+    if !report.server.told_nodes().is_empty() || counts_twice(report).is_some() {
         return None;
     }
     let differences = report.ranks.iter().filter_map(|row| {

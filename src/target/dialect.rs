@@ -111,7 +111,8 @@ const DYNAMO: &[Known] = &[
     known("dynamo_frontend_input_sequence_tokens_sum", PromptTokens, PlaceLabel::None),
     known("dynamo_frontend_output_tokens", OutputTokens, PlaceLabel::None),
     only("dynamo_frontend_requests", Requests, ("status", &["success"]), PlaceLabel::None),
-    only("dynamo_component_requests", Requests, ("dynamo_endpoint", &["generate"]), WORKER_ID),
+    // Each leg at each worker; the page of a worker also has the count of its engine, and the frontend's is that of all.
+    only("dynamo_component_requests", Attempts, ("dynamo_endpoint", &["generate"]), WORKER_ID),
 ];
 
 /// Attempts, not requests: a retried request counts at each worker that it tried.

@@ -33,6 +33,7 @@ mod play;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod reconcile;
 mod report;
 #[cfg(test)]
 mod scripted;
