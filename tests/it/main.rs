@@ -34,6 +34,7 @@ mod play;
 mod policy;
 #[cfg(test)]
 mod reconcile;
+#[cfg(test)]
 mod report;
 #[cfg(test)]
 mod scripted;
