@@ -337,11 +337,14 @@ fn a_request_that_was_watched_has_ended_before_the_flush() {
     assert!(!state.0.lock().unwrap().flushed_meanwhile);
 }
 
+/// Whether `/metrics` answers after so many turns.
+type Answers = fn(u32) -> bool;
+
 #[test]
 fn counters_that_the_probe_saw_and_no_scrape_does_are_missed() {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
     // The answer of /metrics by the number of turns so far, of which the first is the probe.
-    let shows = |answers: fn(u32) -> bool| {
+    let shows = |answers: Answers| {
         let turns = AtomicU32::new(0);
         server(move |seen| {
             let turn = u32::from(seen.method == "POST" && seen.path.starts_with("/v1/"));
@@ -355,7 +358,7 @@ fn counters_that_the_probe_saw_and_no_scrape_does_are_missed() {
         let (report, printed) = valid_run(server, &["--no-flush-cache", "--warmup-requests=0"]);
         (report["server"]["unread"].clone(), kinds(&report, "warnings").contains(&"scrape".to_owned()), printed)
     };
-    let cases: [(fn(u32) -> bool, &str); 3] =
+    let cases: [(Answers, &str); 3] =
         [(|turns| turns == 0, "both"), (|turns| turns < 2, "after"), (|turns| turns != 1, "before")];
     for (answers, when) in cases {
         let server = shows(answers);
@@ -363,7 +366,7 @@ fn counters_that_the_probe_saw_and_no_scrape_does_are_missed() {
         assert_eq!(unread, serde_json::json!([{"source": server.url, "when": when}]), "{printed}");
         assert!(is_warned && printed.contains("could not be read"), "{printed}");
     }
-    for answers in [(|_| true) as fn(u32) -> bool, |_| false] {
+    for answers in [(|_| true) as Answers, |_| false] {
         let (unread, is_warned, printed) = unread(&shows(answers));
         assert_eq!((unread, is_warned), (serde_json::json!([]), false), "{printed}");
     }
