@@ -67,6 +67,30 @@ impl std::fmt::Display for Rank {
     }
 }
 
+/// What a node does where prefill and decode are apart: every prompt passes one of either kind, and both count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    Prefill,
+    Decode,
+}
+
+impl NodeRole {
+    /// The role of this name, as callers give it and as servers say it.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        [Self::Prefill, Self::Decode].into_iter().find(|role| role.name() == word)
+    }
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
 /// Whether a character is none that is read but one that steers what shows it: control characters, line separators, and the
 /// marks that turn the direction of text round, so that a name can show as another or swap the cells of a table's row.
 #[must_use]

@@ -92,6 +92,7 @@ impl Block<'_> {
         let (flush, mut notes) = Box::pin(self.cold_start().run()).await.exit_with(Exit::Target)?;
         notes.extend(self.site.facts.notes.iter().chain(&self.site.probed.notes).cloned());
         let before = self.outside().scrape().await;
+        let roles = self.outside().node_roles(&before).await;
         progress.start();
         let witness = Witness::start(&lanes);
         let placer = self.site.placer(&self.plan, self.spec.request.api);
@@ -101,7 +102,7 @@ impl Block<'_> {
         let after = self.outside().scrape().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let server = ServerSide {
-            counters: deltas(&before, &after),
+            counters: deltas(&before, &after, &roles),
             unread: self.outside().unread(&before, &after),
             cut: cut(&before, &after),
             series,

@@ -97,7 +97,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("no-flush-cache", None, SERVER, Fixed("server.flush", "false"), "Leave the server's prefix cache as it is"),
     flag("flush-command", Some("COMMAND"), SERVER, Text("server.flush_command"), "A shell command that empties the cache, run before each block with the address in GSPBENCH_TARGET"),
     flag("isolate", Some("HOW"), SERVER, Text("server.isolate"), "cache_salt: a fresh salt in every request, for a server whose cache cannot be emptied (SGLang, vLLM)"),
-    flag("metrics-url", Some("URL"), SERVER, Custom(metrics_url), "A further address whose /metrics are read before and after"),
+    flag("metrics-url", Some("URL"), SERVER, Custom(metrics_url), "A further address whose /metrics are read before and after; prefill=URL, decode=URL say what its node does"),
     flag("sample-interval", Some("SPAN"), SERVER, Text("server.sample_interval"), "Between two looks at the load of each rank while turns run [default: 1s]; 0: none"),
     flag("time-scale", Some("X"), SERVER, Float("sim.time_scale"), "Run simulated servers X times faster than real time"),
     flag("cache-report", None, SERVER, Moot("cached tokens are always reported where the server tells them"), "Accepted for bench_serving's command lines"),

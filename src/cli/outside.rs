@@ -9,10 +9,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::site::Site;
 use crate::clock::Clock;
+use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Cut, Unread, When};
 use crate::target::{self, Kind, Scrape};
-use crate::units::public_address;
+use crate::units::{NodeRole, public_address};
 use crate::wire::Exposition;
 
 /// What every address said, by the name under which it is stored.
@@ -27,7 +28,7 @@ pub(super) struct Scrapes {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outside<'a> {
     pub site: &'a Site,
-    pub metrics_urls: &'a [String],
+    pub metrics_urls: &'a [MetricsUrl],
 }
 
 impl Outside<'_> {
@@ -49,6 +50,19 @@ impl Outside<'_> {
         scrapes
     }
 
+    /// What the node at each further address does, where prefill and decode are apart and the caller or the node's description
+    /// of itself says so. Counters that are labelled with it need neither.
+    pub(super) async fn node_roles(&self, seen: &Scrapes) -> BTreeMap<String, NodeRole> {
+        let role = async |(name, source): (String, &str)| {
+            let given = self.metrics_urls.iter().find(|given| given.url == source)?;
+            let is_labelled = seen.read.get(&name).is_some_and(|of| of.counters.iter().any(|of| of.node.is_some()));
+            let is_asked = given.role.is_none() && !is_labelled && self.site.bases().all(|base| base != source);
+            let told = if is_asked { target::node_role(&self.site.http, source).await } else { given.role };
+            Some((name, told?))
+        };
+        join_all(self.sources().into_iter().map(role)).await.into_iter().flatten().collect()
+    }
+
     /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no
     /// stream waits for it, and a server that does not answer holds up nothing. A period of 0 asks nothing.
     pub(super) fn sample(&self, period: Duration, clock: &Clock) -> Sampling {
@@ -67,14 +81,16 @@ impl Outside<'_> {
         Sampling { tasks, stop: stop.drop_guard() }
     }
 
-    /// The addresses that a scrape did not reach. A target that never shows counters has none to miss.
+    /// The addresses that a scrape did not reach. A target that has never shown counters has none to miss.
     pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
+        let is_own = |source: &str| self.site.bases().any(|base| base == source);
+        let is_to_answer = |source: &str| !is_own(source) || self.site.showing.iter().any(|base| base == source);
         let missing =
             |name: &String, source: &str| match (before.read.contains_key(name), after.read.contains_key(name)) {
                 (true, true) => None,
                 (false, true) => Some(When::Before),
                 (true, false) => Some(When::After),
-                (false, false) => Some(When::Both).filter(|_| self.site.bases().all(|base| base != source)),
+                (false, false) => Some(When::Both).filter(|_| is_to_answer(source)),
             };
         let why = |name: &String| before.failed.get(name).or_else(|| after.failed.get(name)).cloned();
         let sources = self.sources().into_iter();
@@ -93,7 +109,7 @@ impl Outside<'_> {
     /// The addresses that are asked beside the turns: the target's own and the further ones.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
         let own = self.own().into_iter().flat_map(|_| self.site.bases());
-        own.chain(self.metrics_urls).map(String::as_str)
+        own.map(String::as_str).chain(self.metrics_urls.iter().map(|given| given.url.as_str()))
     }
 
     /// Every address with counters under the name that is stored; two that differ only in what is hidden are numbered.
@@ -141,8 +157,8 @@ fn named(source: Option<&str>, place: Place) -> Place {
     }
 }
 
-/// The growth of every counter, the target's own first.
-pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
+/// The growth of every counter, by source; `roles` of their nodes beat what their labels say.
+pub(super) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String, NodeRole>) -> Vec<CounterDelta> {
     let between = |source: &String| {
         let scrapes = [before, after].map(|scrapes| scrapes.read.get(source));
         // Sums compare with sums alone.
@@ -153,7 +169,11 @@ pub(super) fn deltas(before: &Scrapes, after: &Scrapes) -> Vec<CounterDelta> {
         });
         CounterDelta::between(source, before.as_deref(), after.as_deref())
     };
-    sources(before, after).into_iter().flat_map(between).collect()
+    let with_role = |delta: CounterDelta| {
+        let node = roles.get(&delta.source).copied().or(delta.node);
+        CounterDelta { node, ..delta }
+    };
+    sources(before, after).into_iter().flat_map(between).map(with_role).collect()
 }
 
 /// What is not kept of the pages of each address: the most of both scrapes.

@@ -32,6 +32,8 @@ pub(super) struct Site {
     pub http: reqwest::Client,
     pub scraper: Scraper,
     pub facts: ServerFacts,
+    /// Those of its addresses that showed counters when they were asked what they are.
+    pub showing: Vec<String>,
     pub model: Option<String>,
     pub probed: Probed,
     api_key: Option<String>,
@@ -122,6 +124,8 @@ impl Site {
             let asked = opening.spec.request.model.as_deref();
             told.push((choose_model(base, asked, &facts.models).exit_with(Exit::Target)?, facts));
         }
+        let showing = bases.iter().zip(&told).filter(|(_, (_, facts))| facts.shows_metrics);
+        let showing = showing.map(|(base, _)| base.clone()).collect();
         let (model, facts) = told.swap_remove(0);
         let others = told.iter().filter_map(|(model, _)| model.as_ref());
         if let Some(other) = others.into_iter().find(|other| model.as_ref().is_some_and(|own| own != *other)) {
@@ -130,8 +134,20 @@ impl Site {
         }
         let base = bases.remove(0);
         let probed = Probed::before(opening.spec, &facts);
-        let mut site =
-            Self { target, base, others: bases, http, scraper, facts, model, probed, api_key, pin, started: None };
+        let mut site = Self {
+            target,
+            base,
+            others: bases,
+            http,
+            scraper,
+            facts,
+            showing,
+            model,
+            probed,
+            api_key,
+            pin,
+            started: None,
+        };
         site.count_ranks().exit_with(Exit::Target)?;
         site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)

@@ -200,6 +200,7 @@ fn the_cost_is_that_of_paired_rounds_by_the_servers_counters() {
         labels: [].into(),
         role: Some(role),
         place: None,
+        node: None,
         before: Some(0.0),
         after: Some(delta),
         delta: Some(delta),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::resolve::{http_url, positive_span, span};
-use super::{ArmKeys, ArmPrompts, ArmSpec, LaunchSpec, ProfileError, Target, raw};
+use super::resolve::{positive_span, span};
+use super::{ArmKeys, ArmPrompts, ArmSpec, LaunchSpec, MetricsUrl, ProfileError, Target, raw};
 
 /// What a large model on slow disks takes to load.
 const READY_TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -72,8 +72,8 @@ pub(super) fn resolve_arm(arm: &raw::Arm, at: usize) -> Result<ArmSpec, ProfileE
             stop_timeout: span(&key("stop_timeout"), stop_timeout.as_deref(), STOP_TIMEOUT)?,
         })
     });
-    let metrics_urls: Vec<String> = metrics.iter().flat_map(|urls| urls.split(',')).map(str::to_owned).collect();
-    metrics_urls.iter().try_for_each(|url| http_url(&key("metrics"), url))?;
+    let metrics_urls = metrics.iter().flat_map(|urls| urls.split(','));
+    let metrics_urls = metrics_urls.map(|text| MetricsUrl::checked(&key("metrics"), text)).collect::<Result<_, _>>()?;
     let keys = arm_keys(&key("keys"), keys.as_deref())?;
     let prompts = arm_prompts(&key("prompts"), prompts.as_deref())?;
     Ok(ArmSpec {
@@ -160,9 +160,10 @@ mod tests {
         let bare = arm("bare=http://h:1?a=b;control").unwrap();
         assert_eq!((bare.name.as_str(), bare.target), ("bare", Target::Url("http://h:1?a=b".into())));
         assert!(bare.control);
-        let full = arm("a=pin:oracle,ranks=2@http://h:1;keys=per_turn;metrics=http://h:2,http://h:3/m").unwrap();
+        let full = arm("a=pin:oracle,ranks=2@http://h:1;keys=per_turn;metrics=http://h:2,decode=http://h:3/m").unwrap();
         assert_eq!((full.keys, full.prompts), (ArmKeys::PerTurn, ArmPrompts::Plan));
-        assert_eq!(full.metrics_urls, ["http://h:2", "http://h:3/m"]);
+        let given: Vec<_> = full.metrics_urls.into_iter().map(String::from).collect();
+        assert_eq!(given, ["http://h:2", "decode=http://h:3/m"]);
         assert_eq!(arm("a=sim:round_robin;keys=none").unwrap().keys, ArmKeys::None);
         let wrong = [
             "http://h:1",

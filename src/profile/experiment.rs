@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Gate, RunSpec};
+use super::{Gate, MetricsUrl, RunSpec};
 
 /// Arms, rounds, and how they are judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct ArmSpec {
     pub prompts: ArmPrompts,
     /// Further addresses whose counters are read in this arm only.
     #[serde(default)]
-    pub metrics_urls: Vec<String>,
+    pub metrics_urls: Vec<MetricsUrl>,
     /// Present when this program starts and stops the server itself, for each block anew.
     #[serde(default)]
     pub launch: Option<LaunchSpec>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::request::{key_spec, request_spec};
 use super::workload::workload_spec;
 use super::{
-    Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, Gate, History, Length, LoadSpec, Pacing, ProfileError, PromptAs,
-    RunSpec, ServerSpec, SimSpec, TimeoutSpec, arm, experiment, raw,
+    Api, ArmSpec, ChatLayout, ExperimentSpec, Gaps, Gate, History, Length, LoadSpec, MetricsUrl, Pacing, ProfileError,
+    PromptAs, RunSpec, ServerSpec, SimSpec, TimeoutSpec, arm, experiment, raw,
 };
 use crate::units::{MOST_RANKS, public_address};
 
@@ -203,7 +203,8 @@ fn timeout_spec(raw: &raw::Timeout) -> Checked<TimeoutSpec> {
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
 fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
-    raw.metrics_urls.iter().flatten().try_for_each(|url| http_url("server.metrics_urls", url))?;
+    let metrics_urls = raw.metrics_urls.iter().flatten();
+    let metrics_urls = metrics_urls.map(|text| MetricsUrl::checked("server.metrics_urls", text));
     if raw.isolate.is_some() && (raw.flush == Some(true) || raw.flush_command.is_some()) {
         let why = "it stands in the place of a flush: give one of them";
         return Err(ProfileError::value("server.isolate", why));
@@ -219,7 +220,7 @@ fn server_spec(raw: &raw::Server) -> Checked<ServerSpec> {
     }
     Ok(ServerSpec {
         sample_interval,
-        metrics_urls: raw.metrics_urls.clone().unwrap_or_default(),
+        metrics_urls: metrics_urls.collect::<Checked<_>>()?,
         flush: raw.flush.unwrap_or(raw.isolate.is_none()),
         flush_command: raw.flush_command.clone(),
         isolate: raw.isolate,

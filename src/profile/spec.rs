@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Slo;
+use super::{MetricsUrl, Slo};
 
 /// One arm, one block: everything that a run needs to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -252,7 +252,7 @@ pub struct TimeoutSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSpec {
     /// Further addresses to scrape, beside the target's own.
-    pub metrics_urls: Vec<String>,
+    pub metrics_urls: Vec<MetricsUrl>,
     /// Whether the run is to begin with an empty cache.
     pub flush: bool,
     pub flush_timeout: Duration,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Place;
-use crate::units::Micros;
+use crate::units::{Micros, NodeRole};
 
 /// What a counter counts, whatever its server calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,7 +20,10 @@ pub enum CounterRole {
     /// Prompt tokens that had to be computed.
     ComputedTokens,
     OutputTokens,
+    /// Each once, at its end.
     Requests,
+    /// What a router sent to its workers: a request that was tried again counts again.
+    Attempts,
     AbortedRequests,
     EvictedTokens,
     /// Turns that a policy sent elsewhere than their key prefers.
@@ -39,6 +42,8 @@ pub struct ServerCounter {
     pub role: CounterRole,
     /// The rank or node that it speaks of; absent for counters of the whole server.
     pub place: Option<Place>,
+    /// What its node does, where prefill and decode are apart and the counter itself tells.
+    pub node: Option<NodeRole>,
     pub value: f64,
 }
 

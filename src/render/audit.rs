@@ -119,6 +119,18 @@ fn fetched(report: &RunReport) -> (&'static str, Vec<Grid>) {
     ("Fetched from other nodes", if grid.rows.is_empty() { vec![] } else { vec![grid] })
 }
 
+/// Which nodes' counters prompts were compared with, where prefill and decode are apart.
+pub(super) fn compared(report: &RunReport) -> Option<String> {
+    let nodes = report.server.told_nodes();
+    let nodes: Vec<_> = nodes.into_iter().map(|(role, source)| format!("{} {source}", role.name())).collect();
+    (!nodes.is_empty()).then(|| {
+        let nodes = nodes.join(", ");
+        format!(
+            "prefill and decode are apart, and both count each prompt: replies are compared with the prefill side alone ({nodes})"
+        )
+    })
+}
+
 /// Sessions that moved, and the two sides of pairs.
 pub(super) fn moves(affinity: &Affinity) -> Vec<String> {
     let place = |place: &Option<Place>| or_dash(place.as_ref(), Place::short);
@@ -157,6 +169,7 @@ mod tests {
             labels: BTreeMap::from([("status".into(), status.into())]),
             role: Some(CounterRole::Fetched),
             place: None,
+            node: None,
             before: Some(1.0),
             after: Some(1.0 + delta),
             delta: Some(delta),

@@ -174,6 +174,7 @@ fn affinity(report: &RunReport) -> Vec<String> {
     );
     let mut lines = vec![format!("affinity: {}", parts.join(" · "))];
     lines.extend(audit::moves(affinity));
+    lines.extend(audit::compared(report));
     if let (Some(peak), Some(cv)) = (affinity.load_max_over_mean, affinity.load_cv) {
         let keys: Vec<_> = affinity.keys_per_rank.iter().map(u64::to_string).collect();
         let keys = if keys.is_empty() { String::new() } else { format!(" · keys per place {}", keys.join(" ")) };

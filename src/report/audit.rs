@@ -77,6 +77,8 @@ pub enum FindingKind {
     Key,
     /// Counters of an address could not be read.
     Scrape,
+    /// Counters count prompts more than once, and who tells which of them to compare is missing.
+    Unreconciled,
     /// The run ended before its plan.
     Interrupted,
     /// Token counts are estimates.
@@ -109,6 +111,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         served::key,
         errors,
         reconcile::possible,
+        reconcile::unreconciled,
         reconcile::hit,
         reconcile::hit_by_place,
         reconcile::traffic,

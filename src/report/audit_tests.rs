@@ -21,6 +21,7 @@ fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {
             _ => None,
         },
         place: None,
+        node: None,
         before: Some(5.0),
         after: Some(5.0 + delta),
         delta: (delta >= 0.0).then_some(delta),
@@ -39,7 +40,7 @@ fn with_counters(deltas: &[(&str, &str, f64)]) -> Validity {
     accumulator.finish(counted(State::Complete, deltas)).validity
 }
 
-fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
+pub(super) fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
     findings.iter().map(|finding| finding.kind).collect()
 }
 
@@ -214,30 +215,59 @@ fn a_group_that_began_warm_voids_a_run_that_was_to_begin_cold() {
     assert_eq!(judged(None, false), (vec![], vec![]));
 }
 
+/// What a run of 16 turns over eight ranks says of aliasing, its cycles being multiples of them. `dealt`: in turn; else the
+/// second turn of each session stays.
+fn aliased(target: Option<&str>, method: Option<&str>, dealt: bool) -> Vec<Finding> {
+    let mut context = context(2, 16);
+    context.manifest.target = target.map(|text| text.parse().unwrap());
+    context.server.load_balance_method = method.map(str::to_owned);
+    context.server.ranks = Some(8);
+    context.workload.oracle.aliasing = vec![Aliasing::Concurrency(8), Aliasing::Sessions(16)];
+    context.workload.oracle.round_robin =
+        Some(RoundRobinOracle { ranks: 8, reuse: 0.5, cold_pairs: 9.0, split_share: Some(0.875) });
+    let mut accumulator = Accumulator::new(context);
+    for (session, turn) in (0..8).flat_map(|session| [(session, 0), (session, 1)]) {
+        let at = u16::try_from(2 * session + turn).unwrap() % 8;
+        let at = if dealt { at } else { u16::try_from(session * session).unwrap() % 8 };
+        accumulator.add(&TurnRecord { turn, ..served(session, 0, at, 0) });
+    }
+    accumulator.finish(Closing::plain(State::Complete)).validity.warnings
+}
+
 #[test]
 fn a_cycle_that_keeps_step_with_the_ranks_warns_where_turns_are_dealt_in_turn() {
-    let judged = |method: Option<&str>| {
-        let mut context = context(2, 4);
-        context.server.load_balance_method = method.map(str::to_owned);
-        context.workload.oracle.aliasing = vec![Aliasing::Concurrency(8), Aliasing::Sessions(16)];
-        context.workload.oracle.round_robin =
-            Some(RoundRobinOracle { ranks: 8, reuse: 0.5, cold_pairs: 9.0, split_share: Some(0.875) });
-        let mut accumulator = Accumulator::new(context);
-        for (turn, rank) in [(0, 0), (1, 1)] {
-            accumulator.add(&TurnRecord { turn, ..served(0, 0, rank, 0) });
-        }
-        accumulator.finish(Closing::plain(State::Complete)).validity.warnings
-    };
-    for method in [None, Some("round_robin")] {
-        let warnings = judged(method);
-        assert_eq!(kinds(&warnings), [FindingKind::Aliasing]);
-        for words in
-            ["8 sessions in flight and 16 sessions in all", "8 ranks", "100 % of sessions moved, by chance 87.5 %"]
-        {
-            assert!(warnings[0].seen.contains(words), "{}", warnings[0].seen);
-        }
+    let warnings = aliased(None, Some("round_robin"), true);
+    assert_eq!(kinds(&warnings), [FindingKind::Aliasing]);
+    for words in ["8 sessions in flight and 16 sessions in all", "8 ranks", "100 % of sessions moved, by chance 87.5 %"]
+    {
+        assert!(warnings[0].seen.contains(words), "{}", warnings[0].seen);
     }
-    assert_eq!(judged(Some("prefix_affinity")), []);
+    for dealt in [true, false] {
+        let warns = |target, method| kinds(&aliased(target, method, dealt)) == [FindingKind::Aliasing];
+        let (http, sim) = (Some("http://h:1"), Some("sim:round_robin"));
+        assert!(warns(http, Some("round_robin")) && warns(sim, None) && warns(sim, Some("round_robin")));
+        assert!(!warns(http, Some("prefix_affinity")) && !warns(Some("sim:total_requests"), None));
+        // The client places these, whatever the server would do with turns that say nothing.
+        assert!(warns(Some("pin:round_robin@http://h:1"), Some("total_tokens")));
+        assert!(warns(Some("pin:round_robin@http://h:1,http://h:2"), None));
+        let pins = ["pin:prefix_affinity@http://h", "pin:oracle@http://h", "pin:total_requests@http://h,http://i"];
+        for pin in pins {
+            assert!(!warns(Some(pin), Some("round_robin")) && !warns(Some(pin), None), "{pin}");
+        }
+        // Of a server that does not tell, places that look dealt are the only sign.
+        assert_eq!((warns(http, None), warns(None, None)), (dealt, dealt));
+    }
+}
+
+#[test]
+fn places_that_are_not_known_look_like_nothing() {
+    let mut context = context(1, 8);
+    context.workload.oracle.aliasing = vec![Aliasing::Sessions(8)];
+    context.workload.oracle.round_robin =
+        Some(RoundRobinOracle { ranks: 8, reuse: 0.5, cold_pairs: 9.0, split_share: None });
+    let mut accumulator = Accumulator::new(context);
+    (0..8).for_each(|session| accumulator.add(&TurnRecord { place: None, ..served(session, 0, 0, 0) }));
+    assert_eq!(accumulator.finish(Closing::plain(State::Complete)).validity.warnings, []);
 }
 
 #[test]

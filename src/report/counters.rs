@@ -1,9 +1,10 @@
 //! What the server's counters say of the run: differences, and sums by role.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::server::{CounterDelta, ServerFacts};
 use crate::record::{CounterRole, Place, ServerCounter};
+use crate::units::NodeRole;
 
 impl CounterDelta {
     /// The growth of every counter of one address, over two scrapes of which either may have failed. A counter that only
@@ -27,6 +28,7 @@ impl CounterDelta {
                 labels: counter.labels.clone(),
                 role: Some(counter.role),
                 place: counter.place.clone(),
+                node: counter.node,
                 before: first,
                 after: last,
                 delta: last.zip(start).map(|(last, start)| last - start).filter(|growth| *growth >= 0.0),
@@ -49,26 +51,69 @@ impl ServerFacts {
     /// with the page of one of its workers says nothing itself.
     #[must_use]
     pub fn growth(&self, role: CounterRole) -> Option<f64> {
-        self.sum(|counter| counter.role == Some(role))
+        sum(&self.speaking(|counter| counter.role == Some(role)))
     }
 
     /// The same of one place.
     #[must_use]
     pub fn growth_at(&self, role: CounterRole, place: &Place) -> Option<f64> {
-        self.sum(|counter| counter.role == Some(role) && counter.place.as_ref() == Some(place))
+        sum(&self.speaking(|counter| counter.role == Some(role) && counter.place.as_ref() == Some(place)))
     }
 
-    fn sum(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Option<f64> {
-        let targets: Vec<&String> = self.address.iter().chain(&self.other_addresses).collect();
+    /// Growth of what is counted of each prompt. Where prefill and decode are apart both nodes count it, so it is that of the
+    /// prefill nodes alone, if any counter is known for one of those, else that of all that are no decode nodes.
+    #[must_use]
+    pub fn growth_of_prompts(&self, role: CounterRole) -> Option<f64> {
+        let said = self.speaking(|counter| counter.role == Some(role));
+        let is_told = said.iter().any(|counter| counter.node == Some(NodeRole::Prefill));
+        let counts = |counter: &&CounterDelta| match counter.node {
+            Some(role) => role == NodeRole::Prefill,
+            None => !is_told,
+        };
+        sum(&said.into_iter().filter(counts).collect::<Vec<_>>())
+    }
+
+    /// The same as the decode nodes say it.
+    #[must_use]
+    pub fn growth_at_decode(&self, role: CounterRole) -> Option<f64> {
+        sum(&self.speaking(|counter| counter.role == Some(role) && counter.node == Some(NodeRole::Decode)))
+    }
+
+    /// The addresses beside the target that speak of a role for it, none of which tells what its node does.
+    pub(super) fn nodes_without_role(&self, role: CounterRole) -> BTreeSet<&str> {
+        let said = self.speaking(|counter| counter.role == Some(role));
+        let is_own = |source: &str| self.targets().any(|target| target == source);
+        if said.iter().any(|counter| counter.node.is_some() || is_own(&counter.source)) {
+            return BTreeSet::new();
+        }
+        said.into_iter().map(|counter| counter.source.as_str()).collect()
+    }
+
+    /// The nodes whose counters speak of prompts and tell what each does; none where prefill and decode are not apart, or a
+    /// frontend speaks for both.
+    #[must_use]
+    pub fn told_nodes(&self) -> BTreeSet<(NodeRole, &str)> {
+        use CounterRole::{CachedTokens, CachedTokensFinished, ComputedTokens, PromptTokens};
+        let roles = [PromptTokens, CachedTokens, CachedTokensFinished, ComputedTokens];
+        let said = roles.into_iter().flat_map(|role| self.speaking(move |counter| counter.role == Some(role)));
+        said.filter_map(|counter| Some((counter.node?, counter.source.as_str()))).collect()
+    }
+
+    fn targets(&self) -> impl Iterator<Item = &str> {
+        self.address.iter().chain(&self.other_addresses).map(String::as_str)
+    }
+
+    /// The counters that are to be believed of those that are meant.
+    fn speaking(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Vec<&CounterDelta> {
+        let targets: Vec<&str> = self.targets().collect();
         let meant = self.counters.iter().filter(|counter| is_meant(counter));
-        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|counter| targets.contains(&&counter.source));
-        let is_silent = |address: &&String| !own.iter().any(|counter| counter.source == **address);
+        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|counter| targets.contains(&counter.source.as_str()));
+        let is_silent = |address: &&str| !own.iter().any(|counter| counter.source == **address);
         if !own.is_empty() && targets.iter().any(is_silent) {
             // A part of several addresses is no sum of all.
-            return None;
+            return vec![];
         }
-        let said = if own.is_empty() || self.passes_a_workers_page_on(&own, &further) { further } else { own };
-        if said.is_empty() { None } else { said.iter().map(|counter| counter.delta).sum() }
+        if own.is_empty() || self.passes_a_workers_page_on(&own, &further) { further } else { own }
     }
 
     /// vllm-router answers `/metrics` with the page of a worker that its policy names, each time anew. Where the kind is not
@@ -88,6 +133,11 @@ impl ServerFacts {
     }
 }
 
+/// None where nothing is counted, or a counter has no growth.
+fn sum(counters: &[&CounterDelta]) -> Option<f64> {
+    if counters.is_empty() { None } else { counters.iter().map(|counter| counter.delta).sum() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +149,7 @@ mod tests {
             labels: BTreeMap::from([("dp_rank".to_owned(), rank.to_string())]),
             role,
             place: Some(Place::Rank(Rank(rank))),
+            node: None,
             value,
         }
     }
@@ -149,6 +200,33 @@ mod tests {
         assert_eq!(facts.growth(CachedTokens), None, "one of two addresses of the target says nothing");
         facts.counters.extend(of("http://second", 5.0));
         assert_eq!(facts.growth(CachedTokens), Some(12.0));
+    }
+
+    #[test]
+    fn where_prefill_and_decode_are_apart_a_prompt_counts_once() {
+        use CounterRole::PromptTokens;
+        use NodeRole::{Decode, Prefill};
+        let of = |pages: &[(&str, Option<NodeRole>, f64)]| {
+            let page = |(source, node, value): &(&str, Option<NodeRole>, f64)| {
+                let seen = ServerCounter { node: *node, ..counter(PromptTokens, 0, *value) };
+                CounterDelta::between(source, Some(&[]), Some(&[seen]))
+            };
+            let counters = pages.iter().flat_map(page).collect();
+            ServerFacts { address: Some("http://router".into()), counters, ..ServerFacts::default() }
+        };
+        let told =
+            [("http://p0", Some(Prefill), 3.0), ("http://p1", Some(Prefill), 4.0), ("http://d", Some(Decode), 7.0)];
+        let facts = of(&told);
+        let grown = |facts: &ServerFacts| (facts.growth_of_prompts(PromptTokens), facts.growth_at_decode(PromptTokens));
+        assert_eq!((grown(&facts), facts.growth(PromptTokens)), ((Some(7.0), Some(7.0)), Some(14.0)));
+        assert!(!facts.told_nodes().is_empty() && facts.nodes_without_role(PromptTokens).is_empty());
+        // Who is no decode node is a prefill node, where none is known for one; and a decode node alone says nothing.
+        assert_eq!(grown(&of(&[("http://p", None, 7.0), told[2]])), (Some(7.0), Some(7.0)));
+        assert_eq!(grown(&of(&told[2..])), (None, Some(7.0)));
+        let silent = of(&[("http://a", None, 3.0), ("http://b", None, 4.0)]);
+        assert_eq!(grown(&silent), (Some(7.0), None));
+        assert_eq!(silent.nodes_without_role(PromptTokens), BTreeSet::from(["http://a", "http://b"]));
+        assert!(of(&[("http://router", None, 7.0)]).nodes_without_role(PromptTokens).is_empty(), "the target itself");
     }
 
     #[test]

@@ -94,4 +94,6 @@ fn per_second(amount: u64, span: Micros) -> Option<f64> {
 #[cfg(test)]
 mod audit_tests;
 #[cfg(test)]
+mod reconcile_tests;
+#[cfg(test)]
 pub(crate) mod tests;

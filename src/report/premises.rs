@@ -3,6 +3,7 @@
 use super::audit::{FindingKind, Judged, Verdict, finding, percent};
 use super::ratio;
 use super::shape::RunReport;
+use crate::profile::Target;
 use crate::record::Place;
 use crate::workload::Aliasing;
 
@@ -33,9 +34,13 @@ pub(super) fn rank(report: &RunReport) -> Option<Judged> {
 /// Round robin may return sessions to their rank, or to another one, by the rhythm of their arrival.
 pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {
     let cycles = &report.workload.oracle.aliasing;
-    let is_round_robin = report.server.load_balance_method.as_deref().is_none_or(|method| method == "round_robin");
     let expected = report.workload.oracle.round_robin.as_ref()?;
-    if cycles.is_empty() || !is_round_robin {
+    let goes_round = match method(report) {
+        // SGLang's `auto` is round robin unless it is a prefill node.
+        Some(method) => matches!(method, "round_robin" | "auto"),
+        None => looks_dealt(report, expected.ranks),
+    };
+    if cycles.is_empty() || !goes_round {
         return None;
     }
     let multiple = |cycle: &Aliasing| match cycle {
@@ -58,6 +63,28 @@ pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {
         "take numbers that the ranks do not divide, or compare the share of sessions that moved with that of chance",
     );
     Some((finding, Verdict::Valid))
+}
+
+/// What places turns, if that is known: the client's own policy where it pins them, whatever the server's is; else what the
+/// server says, or where this program started it, what it was started with.
+fn method(report: &RunReport) -> Option<&str> {
+    match &report.manifest.target {
+        Some(Target::Pin { policy, .. }) => Some(policy),
+        target => report.server.load_balance_method.as_deref().or(match target {
+            Some(Target::Sim { policy, .. }) => Some(policy),
+            Some(Target::Pin { .. } | Target::Url(_)) | None => None,
+        }),
+    }
+}
+
+/// Whether each of the places was given as many turns as any other, but for one: what dealing in turn leaves, and hardly
+/// anything else. Turns whose place is not known may have been anywhere.
+fn looks_dealt(report: &RunReport, places: u32) -> bool {
+    let turns = report.ranks.iter().map(|row| row.turns);
+    let (most, least) = (turns.clone().max().unwrap_or(0), turns.clone().min().unwrap_or(0));
+    let placed: u64 = turns.sum();
+    let unplaced = (report.totals.complete + report.totals.unheard_requests).saturating_sub(placed);
+    u64::from(places) == report.ranks.len() as u64 && least > 0 && most - least <= 1 + unplaced
 }
 
 /// A router that takes its key from the prompt's head sees one session, or one a turn.

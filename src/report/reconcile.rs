@@ -1,13 +1,15 @@
 //! Client and server must tell the same story: what the replies say in sum against how the server's counters moved.
 
+use std::collections::BTreeSet;
+
 use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use super::server::{Cut, Unread, When};
 use super::shape::RunReport;
-use crate::record::CounterRole;
+use crate::record::{CounterRole, Place};
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
-/// Relative surplus of prompt tokens that the server counted.
+/// Relative surplus of prompt tokens, or of requests, that the server counted.
 const TRAFFIC: Limits = Limits { void: f64::INFINITY, warning: 0.005 };
 
 /// Relative difference of prompt tokens from those that the tokenizer in use gives. The server's chat template adds its own.
@@ -69,22 +71,88 @@ pub(super) fn cut(cut: &Cut) -> Judged {
 /// Cached tokens of the whole server.
 pub(super) fn hit(report: &RunReport) -> Option<Judged> {
     let client = reported_cached(report)?;
-    let server = report
-        .server
-        .growth(CounterRole::CachedTokensFinished)
-        .or_else(|| report.server.growth(CounterRole::CachedTokens))?;
+    let of = |role| report.server.growth_of_prompts(role);
+    let server = of(CounterRole::CachedTokensFinished).or_else(|| of(CounterRole::CachedTokens))?;
     let difference = relative(client, server);
     let verdict = HIT.judge(difference - unheard_share(report))?;
+    if counts_twice(report).is_some() {
+        return None;
+    }
     let seen = format!(
-        "replies say {client:.0} cached tokens, the server's counter moved by {server:.0}: {} apart",
+        "replies say {client:.0} cached tokens, {} moved by {server:.0}: {} apart",
+        whose(report),
         percent(difference)
     );
-    Some((mismatch(seen), verdict))
+    let of_decode = |role| report.server.growth_at_decode(role);
+    let decode = of_decode(CounterRole::CachedTokensFinished).or_else(|| of_decode(CounterRole::CachedTokens));
+    match decode.filter(|decode| HIT.judge(relative(client, *decode) - unheard_share(report)).is_none()) {
+        Some(_) => Some((decodes_own(seen), Verdict::Valid)),
+        None => Some((mismatch(seen), verdict)),
+    }
+}
+
+/// A decode node that counts what it was sent as cached, and says so in its replies, is right by its own lights.
+fn decodes_own(seen: String) -> super::audit::Finding {
+    finding(
+        FindingKind::Hit,
+        format!("{seen}; the decode nodes' counters moved by what the replies say"),
+        HIT.words(),
+        "the hit rate is that of the decode nodes, where KV that was sent to them may count: it is not the prefill's",
+        "compare arms by the growth of the prefill nodes' counters in run.json",
+    )
+}
+
+/// Whose counters prompts are compared with.
+fn whose(report: &RunReport) -> &'static str {
+    if !report.server.told_nodes().is_empty() { "the prefill nodes' counters" } else { "the server's counter" }
+}
+
+/// Where prefill and decode are apart each prompt is counted at two addresses, and who does not know which is which can
+/// compare neither side.
+pub(super) fn unreconciled(report: &RunReport) -> Option<Judged> {
+    let (sources, why) = counts_twice(report)?;
+    let sources: Vec<_> = sources.into_iter().collect();
+    let finding = finding(
+        FindingKind::Unreconciled,
+        format!("the counters of {} were not set against the replies: {why}", sources.join(", ")),
+        None,
+        "where prefill and decode are apart every prompt counts at both: cached tokens and other traffic were not checked",
+        "say what each node does: --metrics-url prefill=URL --metrics-url decode=URL; if they are not apart, others used \
+         the servers",
+    );
+    Some((finding, Verdict::Valid))
+}
+
+/// The addresses whose sum counts prompts twice as far as can be told, and what shows it.
+fn counts_twice(report: &RunReport) -> Option<(BTreeSet<&str>, String)> {
+    let roles = [CounterRole::PromptTokens, CounterRole::CachedTokensFinished, CounterRole::CachedTokens];
+    let sources = roles.map(|role| report.server.nodes_without_role(role));
+    let sources = sources.into_iter().find(|sources| !sources.is_empty()).filter(|sources| sources.len() > 1)?;
+    if report.ranks.iter().any(|row| matches!(row.place, Place::Pair { .. })) {
+        return Some((sources, "each turn was served by two nodes, and none of them tells which it is".to_owned()));
+    }
+    let (client, server) = (as_f64(report.totals.prompt_tokens?), prompt_tokens(report)?);
+    (client > 0.0 && server >= 2.0 * client * (1.0 - TRAFFIC.warning)).then(|| {
+        let why =
+            format!("together they counted {server:.0} prompt tokens, our turns had {client:.0}, at most half of it");
+        (sources, why)
+    })
+}
+
+/// Prompt tokens as the server counted them, each prompt once. llama.cpp counts apart what it computed and what it had.
+fn prompt_tokens(report: &RunReport) -> Option<f64> {
+    let grown = |role| report.server.growth_of_prompts(role);
+    let parts = || Some(grown(CounterRole::ComputedTokens)? + grown(CounterRole::CachedTokens)?);
+    grown(CounterRole::PromptTokens).or_else(parts)
 }
 
 /// Cached tokens of each place; the worst one is named. Where the sums agree, a place that does not is wrong attribution.
 pub(super) fn hit_by_place(report: &RunReport) -> Option<Judged> {
     reported_cached(report)?;
+    // Replies of a decode node name its rank; that of the prefill node has the same number.
+    if !report.server.told_nodes().is_empty() || counts_twice(report).is_some() {
+        return None;
+    }
     let differences = report.ranks.iter().filter_map(|row| {
         let server = report.server.growth_at(CounterRole::CachedTokens, &row.place)?;
         let client = as_f64(row.cached_tokens.unwrap_or(0));
@@ -117,24 +185,72 @@ pub(super) fn prompt_length(report: &RunReport) -> Option<Judged> {
     Some((finding, verdict))
 }
 
-/// Requests of others: the server counted more prompt tokens than our turns can explain.
+/// Requests of others: the server counted more than our turns can explain, with all that was sent and not heard of.
 pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
-    let totals = &report.totals;
-    let client = as_f64(totals.prompt_tokens.filter(|_| totals.failed + totals.cancelled == 0)?);
-    let grown = |role| report.server.growth(role);
-    // llama.cpp counts apart what it computed and what it had.
-    let parts = || Some(grown(CounterRole::ComputedTokens)? + grown(CounterRole::CachedTokens)?);
-    let server = grown(CounterRole::PromptTokens).or_else(parts)?;
-    let surplus = (server - client) / client.max(1.0);
-    let verdict = TRAFFIC.judge(surplus)?;
+    if counts_twice(report).is_some() {
+        return None;
+    }
+    let found = [requests(report), tokens(report)].into_iter().flatten();
+    let found: Vec<_> = found.collect();
+    let worst = found.iter().map(|counted| counted.surplus()).max_by(f64::total_cmp)?;
+    let verdict = TRAFFIC.judge(worst)?;
+    let said: Vec<_> = found.iter().map(Counted::words).collect();
     let finding = finding(
         FindingKind::Traffic,
-        format!("the server counted {server:.0} prompt tokens, our turns had {client:.0}: {} more", percent(surplus)),
+        format!("{} moved by {}", whose(report), said.join(", and by ")),
         Some(percent(TRAFFIC.warning)),
         "others used the server, its cache and its queues during the run",
         "keep other clients away, and run again",
     );
     Some((finding, verdict))
+}
+
+/// What the server counted of something, and what of it is ours.
+struct Counted {
+    what: &'static str,
+    server: f64,
+    /// Of complete turns.
+    ours: f64,
+    /// Of requests that did not complete, which the server may have counted or not.
+    unheard: f64,
+    /// What nobody need explain.
+    slack: f64,
+}
+
+impl Counted {
+    /// Beyond what can be ours, as a share of what is.
+    fn surplus(&self) -> f64 {
+        let beyond = self.server - self.ours - self.unheard;
+        if beyond > self.slack { beyond / self.ours.max(1.0) } else { 0.0 }
+    }
+
+    fn words(&self) -> String {
+        let unheard = match self.unheard {
+            none if none <= 0.0 => String::new(),
+            some => format!(" and at most {some:.0} in requests without a complete reply"),
+        };
+        format!("{:.0} {}, our turns had {:.0}{unheard}", self.server, self.what, self.ours)
+    }
+}
+
+/// Requests: whatever their prompts, each counts once at its end. One that ended just before the run may be counted in it.
+fn requests(report: &RunReport) -> Option<Counted> {
+    let totals = &report.totals;
+    let server = report.server.growth_of_prompts(CounterRole::Requests)?;
+    let (ours, unheard) = (as_f64(totals.complete), as_f64(totals.unheard_requests));
+    Some(Counted { what: "requests", server, ours, unheard, slack: 1.0 })
+}
+
+/// Prompt tokens; those of requests that were not heard of as the plan has them, with what templates add to a prompt.
+fn tokens(report: &RunReport) -> Option<Counted> {
+    let totals = &report.totals;
+    let (server, ours) = (prompt_tokens(report)?, as_f64(totals.prompt_tokens?));
+    let added = totals.planned_prompt_tokens.map_or(1.0, |planned| ours / as_f64(planned).max(1.0)).max(1.0);
+    let unheard = match totals.unheard_requests {
+        0 => 0.0,
+        _ => as_f64(totals.unheard_prompt_tokens?) * added,
+    };
+    Some(Counted { what: "prompt tokens", server, ours, unheard, slack: 0.0 })
 }
 
 /// Cached tokens in all replies; none unless every complete turn reports them.

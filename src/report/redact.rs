@@ -58,7 +58,7 @@ pub fn public_sweep(mut run: RunSpec, mut arms: Vec<ArmSpec>) -> PublicSweep {
 fn hide_in_arms(arms: &mut [ArmSpec]) {
     for ArmSpec { target, metrics_urls, launch, name: _, control: _, keys: _, prompts: _ } in arms {
         hide_in_target(target);
-        metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
+        metrics_urls.iter_mut().for_each(|url| *url = url.public());
         launch.iter_mut().for_each(|launch| launch.command = public_command(&launch.command));
     }
 }
@@ -104,7 +104,7 @@ fn hide_in_spec(spec: &mut RunSpec) {
     if let Some(command) = &mut spec.server.flush_command {
         HIDDEN.clone_into(command);
     }
-    spec.server.metrics_urls.iter_mut().for_each(|url| *url = public_address(url));
+    spec.server.metrics_urls.iter_mut().for_each(|url| *url = url.public());
 }
 
 fn hide_in_target(target: &mut Target) {

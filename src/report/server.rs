@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cold::ColdEvidence;
 use super::told::{FlushFacts, Untold};
 use crate::record::{CounterRole, Place, PlaceLoad};
+use crate::units::NodeRole;
 
 /// The system under test, as it described itself and as its counters moved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -77,6 +78,10 @@ pub struct CounterDelta {
     /// The rank or node that it speaks of; absent for the whole server.
     #[serde(default)]
     pub place: Option<Place>,
+    /// What its node does, where prefill and decode are apart and someone says so: the caller, the counter's labels, or the
+    /// server's description of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeRole>,
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub delta: Option<f64>,

@@ -100,6 +100,10 @@ impl Tally {
     pub(super) fn add(&mut self, turn: &TurnRecord) {
         self.totals.planned += 1;
         self.totals.resends += u64::from(turn.resends);
+        let is_unheard = turn.sent_us.is_some() && !turn.outcome.is_complete();
+        let unheard = u64::from(turn.resends) + u64::from(is_unheard);
+        let prompt = turn.planned_prompt_tokens.map(|tokens| unheard * u64::from(tokens));
+        self.totals.add_unheard(unheard, prompt);
         self.add_span(turn);
         self.beginnings.add(turn.group, turn);
         self.goodput.add(turn);
@@ -287,6 +291,16 @@ impl Tally {
 }
 
 impl Totals {
+    /// A sum with an unknown part is unknown.
+    fn add_unheard(&mut self, requests: u64, prompt_tokens: Option<u64>) {
+        self.unheard_prompt_tokens = match (self.unheard_requests, requests) {
+            (_, 0) => self.unheard_prompt_tokens,
+            (0, _) => prompt_tokens,
+            _ => self.unheard_prompt_tokens.zip(prompt_tokens).map(|(known, more)| known + more),
+        };
+        self.unheard_requests += requests;
+    }
+
     fn merge(&mut self, other: Self) {
         let Self {
             planned,
@@ -305,6 +319,8 @@ impl Totals {
             output_estimated_turns,
             reasoning_tokens,
             resends,
+            unheard_requests,
+            unheard_prompt_tokens,
             refused_turns,
             oddities,
         } = other;
@@ -326,6 +342,7 @@ impl Totals {
         self.output_estimated_turns += output_estimated_turns;
         self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
         self.resends += resends;
+        self.add_unheard(unheard_requests, unheard_prompt_tokens);
         self.refused_turns += refused_turns;
         for (oddity, turns) in oddities {
             *self.oddities.entry(oddity).or_default() += turns;

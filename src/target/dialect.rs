@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::{CounterRole, Place, ServerCounter};
-use crate::units::Rank;
+use crate::units::{NodeRole, Rank};
 use crate::wire::{Exposition, Sample};
 
 /// Which server writes such an exposition.
@@ -43,8 +43,8 @@ enum PlaceLabel {
 }
 
 use CounterRole::{
-    AbortedRequests, CachedTokens, CachedTokensFinished, ComputedTokens, EvictedTokens, Fetched, OutputTokens,
-    PromptTokens, Requests, Spills,
+    AbortedRequests, Attempts, CachedTokens, CachedTokensFinished, ComputedTokens, EvictedTokens, Fetched,
+    OutputTokens, PromptTokens, Requests, Spills,
 };
 
 const fn known(name: &'static str, role: CounterRole, place: PlaceLabel) -> Known {
@@ -111,18 +111,19 @@ const DYNAMO: &[Known] = &[
     known("dynamo_frontend_input_sequence_tokens_sum", PromptTokens, PlaceLabel::None),
     known("dynamo_frontend_output_tokens", OutputTokens, PlaceLabel::None),
     only("dynamo_frontend_requests", Requests, ("status", &["success"]), PlaceLabel::None),
-    only("dynamo_component_requests", Requests, ("dynamo_endpoint", &["generate"]), WORKER_ID),
+    // Each leg at each worker; the page of a worker also has the count of its engine, and the frontend's is that of all.
+    only("dynamo_component_requests", Attempts, ("dynamo_endpoint", &["generate"]), WORKER_ID),
 ];
 
 /// Attempts, not requests: a retried request counts at each worker that it tried.
-const SMG: &[Known] = &[known(SMG_SENT, Requests, WORKER), known(SMG_OUTCOMES, Requests, WORKER)];
+const SMG: &[Known] = &[known(SMG_SENT, Attempts, WORKER), known(SMG_OUTCOMES, Attempts, WORKER)];
 const SMG_SENT: &str = "smg_worker_requests";
 const SMG_OUTCOMES: &str = "smg_worker_cb_outcomes";
 
 const VLLM_ROUTER: &[Known] = &[
-    known("vllm_router_processed_requests", Requests, WORKER),
-    known("vllm_router_pd_prefill_requests", Requests, WORKER),
-    known("vllm_router_pd_decode_requests", Requests, WORKER),
+    known("vllm_router_processed_requests", Attempts, WORKER),
+    known("vllm_router_pd_prefill_requests", Attempts, WORKER),
+    known("vllm_router_pd_decode_requests", Attempts, WORKER),
 ];
 
 const PEGAFLOW: &[Known] = &[
@@ -195,8 +196,20 @@ fn counter(sample: &Sample) -> Option<ServerCounter> {
         labels: sample.labels.clone(),
         role: known.role,
         place: known.place.of(&sample.labels),
+        node: node(name, &sample.labels),
         value: sample.value,
     })
+}
+
+/// SGLang labels all that a node counts with what it does (`unified` where that is both), Dynamo its prefill workers, and
+/// vllm-router has a counter for either side. Dynamo's other workers are `backend`, with prefill workers beside them or not.
+fn node(name: &str, labels: &BTreeMap<String, String>) -> Option<NodeRole> {
+    let by_label = || labels.get("engine_type").or_else(|| labels.get("dynamo_component"));
+    match name {
+        "vllm_router_pd_prefill_requests" => Some(NodeRole::Prefill),
+        "vllm_router_pd_decode_requests" => Some(NodeRole::Decode),
+        _ => by_label().and_then(|word| NodeRole::named(word)),
+    }
 }
 
 /// A counter's name without `_total`, once or twice.

@@ -39,6 +39,7 @@ fn read(loads: &Value) -> Vec<ServerCounter> {
             labels: BTreeMap::from([("dp_rank".to_owned(), rank.to_string())]),
             role: CounterRole::PrefillBusyUs,
             place: Some(Place::Rank(Rank(rank))),
+            node: None,
             value: entry.get(NAME)?.as_f64()?,
         })
     };

@@ -132,14 +132,17 @@ fn read(page: String) -> Scrape {
     Scrape { raw, left_out, exposition, counters, summed: all, started }
 }
 
-/// Counters with the series of the same name, role and place added up, in place of their labels.
+/// Counters with the series of the same name, role, place and kind of node added up, in place of their labels.
 #[must_use]
 pub fn summed(counters: Vec<ServerCounter>) -> Vec<ServerCounter> {
     let mut sums = BTreeMap::new();
-    for ServerCounter { name, labels: _, role, place, value } in counters {
-        *sums.entry((name, role, place)).or_insert(0.0) += value;
+    for ServerCounter { name, labels: _, role, place, node, value } in counters {
+        *sums.entry((name, role, place, node)).or_insert(0.0) += value;
     }
-    let counter = |((name, role, place), value)| ServerCounter { name, labels: BTreeMap::new(), role, place, value };
+    let counter = |((name, role, place, node), value)| {
+        let labels = BTreeMap::new();
+        ServerCounter { name, labels, role, place, node, value }
+    };
     sums.into_iter().map(counter).collect()
 }
 
@@ -206,6 +209,7 @@ mod tests {
                 labels: BTreeMap::from([("l".into(), label.to_string())]),
                 role: if *is_cached { CounterRole::CachedTokens } else { CounterRole::ComputedTokens },
                 place: Some(Place::Rank(Rank(*rank))),
+                node: None,
                 value: f64::from(*value),
             }).collect();
             let of = |counters: &[ServerCounter], role, rank| {

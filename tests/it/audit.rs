@@ -195,7 +195,8 @@ fn round_robin_reuses_what_the_closed_form_says_and_the_audit_counts_its_pairs()
     near(spread.reuse, 0.7302, 5e-5, "expected reuse");
     near(float(seen.cold_pairs), spread.cold_pairs, 3.0, "this shuffle's pairs");
     near(seen.reuse, (512.0 - float(seen.cold_pairs)) * 4096.0 / 2_162_688.0, 1e-9, "reuse given the pairs");
-    near(report.metrics.cache_hit_rate.value.unwrap(), 0.7302, 0.02, "measured reuse");
+    near(report.metrics.cache_hit_rate.value.unwrap(), 0.7302, 0.002, "measured reuse");
+    near(report.metrics.cache_hit_rate.value.unwrap(), seen.reuse, 0.001, "but for prompts still being read");
     assert!(report.metrics.cache_hit_rate.value.unwrap() <= seen.reuse + 1e-9, "no cache has what was never there");
 
     let affinity = &report.affinity;
@@ -222,7 +223,7 @@ fn prefix_affinity_reuses_all_that_the_workload_allows_and_no_key_leaves_its_ran
     assert_eq!(seen.cold_pairs, 16, "one rank a group");
     near(seen.reuse, 0.9394, 5e-5, "expected reuse at the places seen");
     near(seen.reuse, oracle.ideal_reuse.unwrap(), 1e-6, "that is the ideal");
-    near(report.metrics.cache_hit_rate.value.unwrap(), 0.9394, 0.05, "measured: groups that start together miss more");
+    near(report.metrics.cache_hit_rate.value.unwrap(), 0.9394, 0.002, "measured");
     assert_eq!((affinity.off_majority_turns, affinity.keys_per_rank.iter().sum()), (Some(0), 16));
     assert!(affinity.load_max_over_mean.unwrap() > 1.0, "and the ranks pay for it");
     assert_eq!(affinity.hot_keys.len(), 5);

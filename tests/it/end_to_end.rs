@@ -77,6 +77,46 @@ const GSP: [&str; 7] = [
     "--seed=5",
 ];
 
+/// Runs 8 groups of 16 sessions, one after the other, on eight ranks: nothing is still being read when it is asked for again.
+fn on_eight_ranks(method: &str) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let sim = Sim::at_speed(200, &["--ranks=8", "--load-balance-method", method]);
+    let gsp = ["--gsp-num-groups=8", "--gsp-prompts-per-group=16", "--gsp-system-prompt-len=512", "--gsp-output-len=2"];
+    let more = ["--gsp-question-len=16", "--max-concurrency=1", "--seed=7", "--api=generate", "--warmup-requests=0"];
+    gspbench(&[&["run", "--target", &sim.url, "--out", "out"], &gsp[..], &more].concat(), dir.path());
+    json(&dir.path().join("out/run.json"))
+}
+
+#[test]
+fn the_served_fleet_of_eight_ranks_reuses_what_the_closed_forms_say() {
+    let near = |value: &Value, want: f64, within: f64, what: &str| {
+        let value = value.as_f64().unwrap();
+        assert!((value - want).abs() <= within, "{what}: {value} is not {want} ± {within}");
+    };
+    // A rank gets 16 of the 128 sessions; it sees none of a group with the chance that all of them miss the group's 16.
+    let never: f64 = (0..16).map(|n| f64::from(112 - n) / f64::from(128 - n)).product();
+    let pairs = 64.0 * (1.0 - never);
+    let reuse = |pairs: f64| (128.0 - pairs) * 512.0 / (128.0 * 528.0);
+
+    let round_robin = on_eight_ranks("round_robin");
+    let oracle = &round_robin["workload"]["oracle"];
+    near(&oracle["round_robin"]["cold_pairs"], pairs, 1e-3, "expected pairs");
+    near(&oracle["round_robin"]["reuse"], reuse(pairs), 1e-5, "expected reuse");
+    let seen = oracle["observed"]["cold_pairs"].as_f64().unwrap();
+    near(&oracle["observed"]["reuse"], reuse(seen), 1e-5, "reuse given the pairs of this shuffle");
+    near(&round_robin["metrics"]["cache_hit_rate"]["value"], reuse(seen), 0.002, "measured under round robin");
+    assert!((seen - pairs).abs() < 8.0, "{seen} pairs, by chance {pairs}");
+
+    let affinity = on_eight_ranks("prefix_affinity");
+    near(&affinity["metrics"]["cache_hit_rate"]["value"], reuse(8.0), 0.002, "measured under affinity");
+    near(&affinity["workload"]["oracle"]["ideal_reuse"], reuse(8.0), 1e-5, "the ideal");
+    let places = |run: &Value| {
+        run["affinity"]["keys_per_rank"].as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>()
+    };
+    assert_eq!((places(&affinity), affinity["affinity"]["off_majority_turns"].as_u64()), (8, Some(0)));
+    near(&Value::from(places(&round_robin)), seen, 0.0, "a key is a group: its pairs are its places");
+}
+
 #[test]
 fn client_counters_and_the_servers_own_log_agree_on_every_api() {
     for api in ["chat", "completions", "generate"] {

@@ -33,6 +33,8 @@ mod play;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod reconcile;
+#[cfg(test)]
 mod report;
 #[cfg(test)]
 mod scripted;

@@ -69,7 +69,7 @@ fn a_server_that_holds_every_question_beside_the_turns_delays_none_of_them() {
 }
 
 /// A proxy: what `asked` answers itself, and everything else passed to `upstream` without the header `dropped`.
-fn proxy(
+pub(crate) fn proxy(
     upstream: &str,
     dropped: &'static str,
     asked: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
@@ -79,7 +79,7 @@ fn proxy(
 }
 
 /// The whole reply of the server behind.
-fn passed_on(address: &str, seen: &Seen, dropped: &str) -> Vec<u8> {
+pub(crate) fn passed_on(address: &str, seen: &Seen, dropped: &str) -> Vec<u8> {
     let kept = seen.headers.iter().filter(|(name, _)| name != dropped && name != "connection");
     let headers: String = kept.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let Seen { method, path, body, .. } = seen;
@@ -96,7 +96,7 @@ fn not_found() -> Option<Answer> {
 }
 
 /// The kinds of the findings in this list, but for what a busy host does to the client.
-fn kinds(run: &Value, list: &str) -> Vec<String> {
+pub(crate) fn kinds(run: &Value, list: &str) -> Vec<String> {
     let findings = run["validity"][list].as_array().unwrap().iter();
     findings.map(|finding| finding["kind"].as_str().unwrap().to_owned()).filter(|kind| kind != "client").collect()
 }
@@ -134,7 +134,7 @@ const LONG: [&str; 8] = [
 
 /// Runs against `url` in a directory of its own: exit code, run.json, and all that was printed.
 #[track_caller]
-fn run(url: &str, more: &[&str]) -> (i32, Value, String) {
+pub(crate) fn run(url: &str, more: &[&str]) -> (i32, Value, String) {
     let dir = tempfile::tempdir().unwrap();
     let args = [&["run", "--target", url, "--out", "out"], &LONG[..], more].concat();
     let (exit, stdout, stderr) = gspbench(&args, dir.path());
@@ -337,28 +337,42 @@ fn a_request_that_was_watched_has_ended_before_the_flush() {
     assert!(!state.0.lock().unwrap().flushed_meanwhile);
 }
 
+/// Whether `/metrics` answers after so many turns.
+type Answers = fn(u32) -> bool;
+
 #[test]
-fn requests_of_others_are_noticed() {
-    let sim = Sim::start(&["--ranks=2"]);
-    let address = sim.url.strip_prefix("http://").unwrap().to_owned();
-    // Somebody else sends a request of their own whenever we do.
-    let shared = proxy(&sim.url, "", move |seen| {
-        if seen.path == "/generate" {
-            // Each another prompt, so that none of them is found in the cache.
-            let id = seen.header("x-request-id").unwrap();
-            let sampling = "{\"max_new_tokens\":1}";
-            let body = format!("{{\"text\":\"{id} is the prompt of another user\",\"sampling_params\":{sampling}}}");
-            let length = ("content-length".to_owned(), body.len().to_string());
-            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
-            passed_on(&address, &theirs, "");
-        }
-        None
-    });
-    let (exit, report, printed) = run(&shared.url, &[]);
-    assert_eq!(exit, 0, "{printed}");
-    assert!(kinds(&report, "warnings").contains(&"traffic".to_owned()), "{printed}");
-    let alone = run(&sim.url, &["--seed=9"]).1;
-    assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
+fn counters_that_the_probe_saw_and_no_scrape_does_are_missed() {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    // The answer of /metrics by the number of turns so far, of which the first is the probe.
+    let shows = |answers: Answers| {
+        let turns = AtomicU32::new(0);
+        server(move |seen| {
+            let turn = u32::from(seen.method == "POST" && seen.path.starts_with("/v1/"));
+            let turns = turns.fetch_add(turn, SeqCst);
+            let page = "vllm:prompt_tokens_total{engine=\"0\"} 5\n";
+            let code = if answers(turns) { 200 } else { 503 };
+            (seen.path == "/metrics").then(|| Answer::Whole(code, "text/plain", page.to_owned()))
+        })
+    };
+    let unread = |server: &Scripted| {
+        let (report, printed) = valid_run(server, &["--no-flush-cache", "--warmup-requests=0"]);
+        let unread = report["server"]["unread"].as_array().unwrap().iter();
+        let unread: Vec<_> =
+            unread.map(|of| [&of["source"], &of["when"]].map(|word| word.as_str().unwrap().to_owned())).collect();
+        (unread, kinds(&report, "warnings").contains(&"scrape".to_owned()), printed)
+    };
+    let cases: [(Answers, &str); 3] =
+        [(|turns| turns == 0, "both"), (|turns| turns < 2, "after"), (|turns| turns != 1, "before")];
+    for (answers, when) in cases {
+        let server = shows(answers);
+        let (unread, is_warned, printed) = unread(&server);
+        assert_eq!(unread, [[server.url.clone(), when.to_owned()]], "{printed}");
+        assert!(is_warned && printed.contains("could not be read"), "{printed}");
+    }
+    for answers in [(|_| true) as Answers, |_| false] {
+        let (unread, is_warned, printed) = unread(&shows(answers));
+        assert_eq!((unread, is_warned), (vec![], false), "{printed}");
+    }
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! Client and server tell the same story, or the run says that they do not: requests of others, and prompts that two nodes
+//! count.
+
+use crate::end_to_end::Sim;
+use crate::scripted::{Answer, Scripted, Seen};
+use crate::server_side::{kinds, passed_on, proxy, run};
+
+#[test]
+fn requests_of_others_are_noticed() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let address = sim.url.strip_prefix("http://").unwrap().to_owned();
+    // Somebody else sends a request of their own whenever we do.
+    let shared = proxy(&sim.url, "", move |seen| {
+        if seen.path == "/generate" {
+            // Each another prompt, so that none of them is found in the cache.
+            let id = seen.header("x-request-id").unwrap();
+            let sampling = "{\"max_new_tokens\":1}";
+            let body = format!("{{\"text\":\"{id} is the prompt of another user\",\"sampling_params\":{sampling}}}");
+            let length = ("content-length".to_owned(), body.len().to_string());
+            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
+            passed_on(&address, &theirs, "");
+        }
+        None
+    });
+    let (_, report, printed) = run(&shared.url, &[]);
+    assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
+    assert!(kinds(&report, "warnings").contains(&"traffic".to_owned()), "{printed}");
+    let alone = run(&sim.url, &["--seed=9"]).1;
+    assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
+}
+
+#[test]
+fn requests_of_others_are_noticed_by_their_number_where_their_prompts_are_short() {
+    let sim = Sim::start(&["--ranks=2"]);
+    let address = sim.url.strip_prefix("http://").unwrap().to_owned();
+    let shared = proxy(&sim.url, "", move |seen| {
+        if seen.path == "/generate" {
+            let body = "{\"text\":\"hi\",\"sampling_params\":{\"max_new_tokens\":1}}".to_owned();
+            let length = ("content-length".to_owned(), body.len().to_string());
+            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
+            passed_on(&address, &theirs, "");
+        }
+        None
+    });
+    let (_, report, printed) = run(&shared.url, &[]);
+    let warnings = report["validity"]["warnings"].as_array().unwrap().iter();
+    let seen: Vec<_> = warnings.filter(|of| of["kind"] == "traffic").map(|of| of["seen"].as_str().unwrap()).collect();
+    assert_eq!((seen.len(), kinds(&report, "voids")), (1, vec![]), "{printed}");
+    assert!(seen[0].contains("16 requests, our turns had 8"), "{seen:?}");
+}
+
+/// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on.
+fn pd_proxy(prefill: &str, decode: &str) -> Scripted {
+    let [prefill, decode] = [prefill, decode].map(|url| url.strip_prefix("http://").unwrap().to_owned());
+    Scripted::start(move |seen| match seen.method.as_str() {
+        "POST" if seen.path == "/generate" => {
+            passed_on(&prefill, seen, "");
+            Answer::Raw(passed_on(&decode, seen, ""))
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    })
+}
+
+/// The same server with `word` in the place of another wherever it describes itself.
+fn saying(upstream: &str, instead_of: &'static str, word: &'static str) -> Scripted {
+    let address = upstream.strip_prefix("http://").unwrap().to_owned();
+    Scripted::start(move |seen| {
+        let reply = String::from_utf8(passed_on(&address, seen, "accept-encoding")).unwrap();
+        let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+        Answer::Whole(200, "text/plain", body.replace(instead_of, word))
+    })
+}
+
+#[test]
+fn a_prompt_that_two_nodes_count_is_compared_once() {
+    let (prefill, decode) = (Sim::start(&["--ranks=1"]), Sim::start(&["--ranks=1"]));
+    let proxy = pd_proxy(&prefill.url, &decode.url);
+    let judged = |urls: [&str; 2], seed: &str| {
+        let [first, second] = urls.map(|url| format!("--metrics-url={url}"));
+        // A busy host voids the client, and no more.
+        let (_, report, printed) = run(&proxy.url, &[&first, &second, seed]);
+        assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
+        let of_counters = |kind: &String| ["hit", "traffic", "unreconciled", "scrape"].contains(&kind.as_str());
+        let warnings: Vec<_> = kinds(&report, "warnings").into_iter().filter(of_counters).collect();
+        (warnings, printed.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let told = |urls: [&str; 2], seed: &str| {
+        let (warnings, printed) = judged(urls, seed);
+        assert_eq!(warnings, Vec::<String>::new(), "{printed}");
+        assert!(printed.contains("compared with the prefill side alone"), "{printed}");
+    };
+    let given = [format!("prefill={}", prefill.url), format!("decode={}", decode.url)];
+    told([&given[0], &given[1]], "--seed=11");
+    let unlabelled = "engine_type=\"unified\"";
+    let first = saying(&prefill.url, unlabelled, "engine_type=\"prefill\"");
+    let second = saying(&decode.url, unlabelled, "engine_type=\"decode\"");
+    told([&first.url, &second.url], "--seed=12");
+    let both = "\"disaggregation_mode\":\"null\"";
+    let first = saying(&prefill.url, both, "\"disaggregation_mode\":\"prefill\"");
+    let second = saying(&decode.url, both, "\"disaggregation_mode\":\"decode\"");
+    told([&first.url, &format!("{}/metrics", second.url)], "--seed=13");
+    let (warnings, printed) = judged([&prefill.url, &decode.url], "--seed=14");
+    assert_eq!(warnings, ["unreconciled"], "{printed}");
+    assert!(printed.contains("prefill=URL"), "{printed}");
+}
