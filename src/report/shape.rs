@@ -185,10 +185,10 @@ pub struct Totals {
     pub resends: u64,
     /// Requests that were sent and brought no complete turn: those of failed and of cut turns, and the first ones of turns
     /// that were sent again. The server may have counted each of them.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub unheard_requests: u64,
     /// Planned prompt tokens of these; null where the plan did not know them, or there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub unheard_prompt_tokens: Option<u64>,
     /// Turns whose connection was refused: nothing listened at the address any more.
     #[serde(default, skip_serializing_if = "is_zero")]
