@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::args::gates::GateArgs;
 use super::exit::{Ended, Exit, ExitWith as _};
 use super::export::ExportArgs;
-use super::gates::GateArgs;
 use super::report::load;
 use crate::compare::{BlockResult, Comparison, Interrupted, Settings, compare};
 use crate::profile::ExperimentSpec;

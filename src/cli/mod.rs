@@ -1,46 +1,26 @@
-//! The clap tree, one file a subcommand. The only place that wires stages together.
+//! The clap tree, one file or folder a subcommand. The only place that wires stages together: `args` are the flags that
+//! commands share, `site` is the server of an arm, started, probed and watched, `block` is one measured run of it.
 
 mod ab;
-mod asks;
+mod args;
 mod block;
-mod climb;
-mod cold_start;
 mod compare;
 mod descriptors;
 mod exit;
 mod export;
 mod facts;
-mod flags;
-mod gates;
 mod guard;
 mod interrupt;
-mod ladder_args;
-mod output_args;
-mod outside;
-mod pin;
 mod plan;
-mod probe;
 mod profiles;
-mod progress;
-mod recorder;
-mod recording;
 mod report;
-mod request_log;
-mod resume;
-mod resume_sweep;
 mod run;
 mod say;
 mod selftest;
 mod sim;
 mod site;
-mod sites;
-mod spec_args;
-mod start;
 mod sweep;
-mod trial;
 mod truth;
-mod untold;
-mod witness;
 
 use clap::Parser as _;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::args::spec::SpecArgs;
 use super::exit::ExitWith as _;
-use super::spec_args::SpecArgs;
 use super::{Exit, say};
 use crate::client::{Asks, Shape, encode};
 use crate::policy::rendezvous;

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::block::request_log::{self, RequestLogArgs};
 use super::exit::{Ended, Exit, ExitWith as _};
 use super::export::ExportArgs;
-use super::request_log::{self, RequestLogArgs};
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Survivors, Verdict};
 use crate::store::{self, RunDir, StoreError, SweepState};

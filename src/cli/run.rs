@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::args::gates::{GateArgs, any_fails};
+use super::args::output::{Lines, OutputArgs};
+use super::args::spec::SpecArgs;
+use super::block::request_log::{self, RequestLogArgs};
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
-use super::gates::{GateArgs, any_fails};
-use super::output_args::{Lines, OutputArgs};
-use super::request_log::{self, RequestLogArgs};
 use super::site::{Opening, Site};
-use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
 use crate::drive::Stop;
 use crate::profile::{ProfileError, RunSpec, Target, run_spec};
@@ -78,7 +78,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let spec = run_spec(&loaded.profile, &loaded.context(false))?;
     let gates = args.gates.of_run(profile::gates(&loaded.profile)?)?;
     let target = args.address.target()?;
-    let moot = super::start::check_targets(&[&target], &spec, &loaded.profile.sim)?;
+    let moot = super::site::start::check_targets(&[&target], &spec, &loaded.profile.sim)?;
     let vocabulary = Arc::new(super::facts::vocabulary(&spec).exit_with(Exit::Usage)?);
     let plan = Arc::new(workload::plan(&spec, &vocabulary).exit_with(Exit::Usage)?);
     descriptors::reserve(&spec, &plan)?;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
+use super::block::witness::process_time;
 use super::exit::Exit;
 use super::truth::Truth;
-use super::witness::process_time;
 use super::{descriptors, interrupt, say};
 use crate::client::{Aim, Asks, Client, Settings, Shape, Trust};
 use crate::clock::Clock;

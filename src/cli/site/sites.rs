@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::FutureExt as _;
 
-use super::exit::{Exit, ExitWith as _};
-use super::interrupt::unless_stopped;
-use super::site::{Opening, Site};
 use super::start::Launch;
+use super::{Opening, Site};
+use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::interrupt::unless_stopped;
 use crate::drive::Stop;
 use crate::experiment::offset;
 use crate::profile::{ArmSpec, RunSpec};
@@ -25,7 +25,7 @@ const SERVER_LOG: &str = "server.log";
 
 /// The arms of an experiment or a sweep.
 #[derive(Clone, Copy)]
-pub(super) struct Arms<'a> {
+pub(crate) struct Arms<'a> {
     pub arms: &'a [ArmSpec],
     pub spec: &'a RunSpec,
     pub vocabulary: &'a Arc<Vocabulary>,
@@ -35,14 +35,14 @@ pub(super) struct Arms<'a> {
 }
 
 /// The servers that are open, by the index of their arm.
-pub(super) type Sites = BTreeMap<usize, Site>;
+pub(crate) type Sites = BTreeMap<usize, Site>;
 
 impl Arms<'_> {
     /// Opens the arms whose servers outlast a block.
     ///
     /// # Errors
     /// When one cannot be used; those before it are in `sites`.
-    pub(super) async fn open(&self, sites: &mut Sites) -> anyhow::Result<()> {
+    pub(crate) async fn open(&self, sites: &mut Sites) -> anyhow::Result<()> {
         let (_, plan) = self.plan(1, &self.arms[0])?;
         for (at, arm) in self.arms.iter().enumerate().filter(|(_, arm)| arm.launch.is_none()) {
             let opened = unless_stopped(self.stop, Site::open(&arm.target, self.opening(None), &plan)).await;
@@ -56,7 +56,7 @@ impl Arms<'_> {
     ///
     /// # Errors
     /// Those of `work`; also when the server cannot be launched, or ends.
-    pub(super) async fn at<T>(
+    pub(crate) async fn at<T>(
         &self,
         at: usize,
         sites: &Sites,
@@ -90,7 +90,7 @@ impl Arms<'_> {
     ///
     /// # Errors
     /// When the specification has no plan.
-    pub(super) fn plan(&self, round: u32, arm: &ArmSpec) -> anyhow::Result<(RunSpec, Arc<Plan>)> {
+    pub(crate) fn plan(&self, round: u32, arm: &ArmSpec) -> anyhow::Result<(RunSpec, Arc<Plan>)> {
         let mut spec = of_round(self.spec, round);
         let plan = workload::plan(&spec, self.vocabulary).exit_with(Exit::Usage)?.for_arm(arm.keys, arm.prompts);
         spec.key.by = sent_keys(spec.key.by, arm.keys);
@@ -105,7 +105,7 @@ impl Arms<'_> {
 }
 
 /// Ends the servers that this program started.
-pub(super) async fn close(sites: Sites) {
+pub(crate) async fn close(sites: Sites) {
     for site in sites.into_values() {
         site.close().await;
     }
@@ -128,7 +128,7 @@ async fn watched<T>(site: &Site, stop: &Stop, work: impl Future<Output = anyhow:
 }
 
 /// The run of one round or step: other prompts and another placement of keys than in the one before, equal in every arm.
-pub(super) fn of_round(run: &RunSpec, round: u32) -> RunSpec {
+pub(crate) fn of_round(run: &RunSpec, round: u32) -> RunSpec {
     let mut spec = run.clone();
     spec.workload.seed = spec.workload.seed.wrapping_add(offset(round));
     spec.key.salt = spec.key.salt.wrapping_add(offset(round));
@@ -136,7 +136,7 @@ pub(super) fn of_round(run: &RunSpec, round: u32) -> RunSpec {
 }
 
 /// How a block that ran ended.
-pub(super) fn state_of(report: &RunReport) -> BlockState {
+pub(crate) fn state_of(report: &RunReport) -> BlockState {
     match (report.state, report.validity.verdict) {
         (State::Interrupted, _) => BlockState::Interrupted,
         (State::Running, _) => BlockState::Running,

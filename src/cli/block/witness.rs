@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Watches from its start to its end.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(crate) struct Witness {
     started: Instant,
     cpu: Duration,
     ended: CancellationToken,
@@ -26,7 +26,7 @@ pub(super) struct Witness {
 
 /// What it saw.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// How late a task that asks to be woken every 10 ms was woken.
     pub runtime_lag: Distribution,
     /// User and system time of this process over wall time; none over no time.
@@ -38,7 +38,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Beside what the load loop and the connections have counted.
-    pub(super) fn of_client(self, in_flight_max: usize, dials: Dials) -> ClientSide {
+    pub(crate) fn of_client(self, in_flight_max: usize, dials: Dials) -> ClientSide {
         let Self { runtime_lag, cpu_cores, busiest_lane } = self;
         ClientSide {
             in_flight_max: u64::try_from(in_flight_max).ok(),
@@ -61,7 +61,7 @@ struct Ticked {
 impl Witness {
     /// Starts on every lane: its tasks are served, or kept waiting, as those of the streams are.
     #[must_use]
-    pub(super) fn start(lanes: &Lanes) -> Self {
+    pub(crate) fn start(lanes: &Lanes) -> Self {
         let (ended, mut ticking) = (CancellationToken::new(), JoinSet::new());
         for lane in 0..lanes.count() {
             lanes.spawn(lane, &mut ticking, tick(ended.clone()));
@@ -69,7 +69,7 @@ impl Witness {
         Self { started: Instant::now(), cpu: process_time(), ended, ticking }
     }
 
-    pub(super) async fn end(mut self) -> Seen {
+    pub(crate) async fn end(mut self) -> Seen {
         let (wall, cpu) = (self.started.elapsed(), process_time().saturating_sub(self.cpu));
         self.ended.cancel();
         let (mut runtime_lag, mut busiest_lane) = (Distribution::default(), None::<f64>);
@@ -122,7 +122,7 @@ fn share(cpu: Duration, wall: Duration) -> Option<f64> {
 }
 
 /// User and system time of all threads of this process.
-pub(super) fn process_time() -> Duration {
+pub(crate) fn process_time() -> Duration {
     cpu_time(ClockId::ProcessCPUTime)
 }
 

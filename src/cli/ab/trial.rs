@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::block::{Block, Measured};
-use super::exit::Exit;
-use super::interrupt::unless_stopped;
-use super::output_args::Lines;
 use super::resume::Before;
-use super::run::exit_of;
-use super::site::Site;
-use super::sites::{self, Arms, Sites, of_round, state_of};
+use crate::cli::args::output::Lines;
+use crate::cli::block::{Block, Measured};
+use crate::cli::exit::Exit;
+use crate::cli::interrupt::unless_stopped;
+use crate::cli::run::exit_of;
+use crate::cli::site::Site;
+use crate::cli::site::sites::{self, Arms, Sites, of_round, state_of};
 use crate::compare::BlockResult;
 use crate::drive::Stop;
 use crate::experiment::{self, Design, Ended, Past};
@@ -22,7 +22,7 @@ use crate::text::Vocabulary;
 use crate::workload::{Plan, Replies};
 
 /// An experiment about to run.
-pub(super) struct Trial<'a> {
+pub(crate) struct Trial<'a> {
     pub spec: &'a ExperimentSpec,
     pub vocabulary: &'a Arc<Vocabulary>,
     pub dir: &'a ExperimentDir,
@@ -35,7 +35,7 @@ pub(super) struct Trial<'a> {
 }
 
 /// The blocks that have run.
-pub(super) struct Done {
+pub(crate) struct Done {
     pub results: Vec<BlockResult>,
     pub notes: Vec<String>,
     pub exit: Exit,
@@ -61,7 +61,7 @@ impl Trial<'_> {
     ///
     /// # Errors
     /// When a server that someone else runs cannot be used at the start, no history be recorded, or a file not be written.
-    pub(super) async fn run(&self, before: Before) -> anyhow::Result<Done> {
+    pub(crate) async fn run(&self, before: Before) -> anyhow::Result<Done> {
         let Before { blocks, past, results } = before;
         let design = Design { rounds: self.spec.rounds.get(), arms: self.spec.arms.len() };
         let (notes, ends, replies) = (vec![], BTreeMap::new(), Arc::default());
@@ -121,7 +121,7 @@ impl Trial<'_> {
             Err(why) => {
                 let why = why.context(format!("round {}", block.round));
                 let reason = format!("{why:#}");
-                super::say::note(&format!("block failed: {}", super::say::words(&why)));
+                crate::cli::say::note(&format!("block failed: {}", crate::cli::say::words(&why)));
                 course.ends.insert(block, Err(why));
                 (BlockState::Failed, Some(reason))
             }
@@ -180,7 +180,7 @@ impl Trial<'_> {
         let replies = match stored {
             Some(replies) => replies,
             None => {
-                super::say::note(
+                crate::cli::say::note(
                     "recording replies for the history of all arms: a block of the baseline, not measured",
                 );
                 let (spec, plan) = self.arms().plan(1, &self.spec.arms[0])?;
@@ -244,7 +244,7 @@ impl Course {
 }
 
 /// How a block counts; one that was cut short does not, and runs again.
-pub(super) fn ended(state: BlockState) -> Option<Ended> {
+pub(crate) fn ended(state: BlockState) -> Option<Ended> {
     match state {
         BlockState::Complete => Some(Ended::Complete),
         BlockState::Void => Some(Ended::Void),
@@ -254,7 +254,7 @@ pub(super) fn ended(state: BlockState) -> Option<Ended> {
 }
 
 /// An interrupt outweighs a void block, which outweighs a good one.
-pub(super) fn worse(a: Exit, b: Exit) -> Exit {
+pub(crate) fn worse(a: Exit, b: Exit) -> Exit {
     let weight = |exit: Exit| match exit {
         Exit::Interrupted => 2,
         Exit::Ok => 0,

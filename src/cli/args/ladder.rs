@@ -5,7 +5,7 @@ use crate::profile::{ProfileError, RunSpec};
 
 /// Which loads a sweep applies.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct LadderArgs {
+pub(crate) struct LadderArgs {
     /// Sessions in flight of each step, ascending; every one is run, unless an arm could not be run twice at one. `double` is the
     /// default
     #[arg(long, value_name = "N,N,…|double", help_heading = "Sweep", conflicts_with = "rates")]
@@ -27,7 +27,7 @@ const DOUBLE: &str = "double";
 impl LadderArgs {
     /// Whether the command line says nothing of it.
     #[must_use]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.concurrencies.is_none() && self.rates.is_none() && self.attainment.is_none()
     }
 
@@ -35,7 +35,7 @@ impl LadderArgs {
     ///
     /// # Errors
     /// When the list is none, or asks for what the plan cannot give.
-    pub(super) fn ladder(&self, spec: &RunSpec, arms: usize) -> Result<Ladder, ProfileError> {
+    pub(crate) fn ladder(&self, spec: &RunSpec, arms: usize) -> Result<Ladder, ProfileError> {
         let (axis, flag, given) = match (&self.concurrencies, &self.rates) {
             (_, Some(rates)) => (Axis::Rate, "--rates", rates.as_str()),
             (given, None) => (Axis::Concurrency, "--concurrencies", given.as_deref().unwrap_or(DOUBLE)),
@@ -58,7 +58,7 @@ impl LadderArgs {
 ///
 /// # Errors
 /// As [`LadderArgs::ladder`].
-pub(super) fn check_stored(ladder: Ladder, spec: &RunSpec, arms: usize) -> Result<Ladder, ProfileError> {
+pub(crate) fn check_stored(ladder: Ladder, spec: &RunSpec, arms: usize) -> Result<Ladder, ProfileError> {
     if let Levels::Given(levels) = &ladder.levels {
         Levels::given(ladder.axis, levels).map_err(|why| ProfileError::value("ladder.levels", why))?;
     }

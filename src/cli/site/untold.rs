@@ -7,7 +7,7 @@ use crate::target::Kind;
 
 /// What is known after the probe.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     pub kind: Option<Kind>,
     pub api: Api,
     /// Whether any address shows counters.
@@ -20,7 +20,7 @@ pub(super) struct Asked<'a> {
 
 /// In the order in which they are shown.
 #[must_use]
-pub(super) fn untold(asked: &Asked<'_>) -> Vec<Untold> {
+pub(crate) fn untold(asked: &Asked<'_>) -> Vec<Untold> {
     let facts = [
         (Fact::CachedTokens, asked.turn.cached_tokens.is_none().then(|| cached(asked))),
         // One rank needs no name.

@@ -13,7 +13,7 @@ const SEVERAL: [&str; 2] = [HEADER, "goodput"];
 
 /// Profile and flags as given, and the profile they make together.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SpecArgs {
+pub(crate) struct SpecArgs {
     /// A built-in name or the path of a TOML file.
     profile: Option<String>,
     overrides: Vec<Override>,
@@ -23,7 +23,7 @@ pub(super) struct SpecArgs {
 
 /// A profile with its flags laid over it.
 #[derive(Debug, Clone)]
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     pub name: String,
     pub profile: raw::Profile,
 }
@@ -31,7 +31,7 @@ pub(super) struct Loaded {
 impl SpecArgs {
     /// Whether the command line names neither a profile nor a change of one.
     #[must_use]
-    pub(super) fn is_bare(&self) -> bool {
+    pub(crate) fn is_bare(&self) -> bool {
         self.profile.is_none() && self.overrides.is_empty()
     }
 
@@ -39,7 +39,7 @@ impl SpecArgs {
     ///
     /// # Errors
     /// When it cannot be read, or a key or value is wrong.
-    pub(super) fn load(&self, default: Option<&str>) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self, default: Option<&str>) -> anyhow::Result<Loaded> {
         let given = self.profile.as_deref().or(default);
         let (name, text) = match given {
             None => ("flags".to_owned(), String::new()),
@@ -57,7 +57,7 @@ impl Loaded {
     /// What the command adds to the profile. The seed is drawn here, so that a second run never replays the first by
     /// accident; it is printed and stored.
     #[must_use]
-    pub(super) fn context(&self, compares_arms: bool) -> profile::Context {
+    pub(crate) fn context(&self, compares_arms: bool) -> profile::Context {
         // Kept below 2^48 so that it survives every JSON reader.
         let drawn_seed = rand::random::<u64>() >> 16;
         profile::Context { name: self.name.clone(), drawn_seed, compares_arms }
@@ -170,7 +170,7 @@ impl SpecArgs {
     }
 
     /// Lays further changes over the profile, after all flags.
-    pub(super) fn also(&mut self, changes: impl IntoIterator<Item = Override>) {
+    pub(crate) fn also(&mut self, changes: impl IntoIterator<Item = Override>) {
         self.overrides.extend(changes);
     }
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::site::Site;
+use super::Site;
 use crate::clock::Clock;
 use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
@@ -18,7 +18,7 @@ use crate::wire::Exposition;
 
 /// What every address said, by the name under which it is stored.
 #[derive(Debug, Default)]
-pub(super) struct Scrapes {
+pub(crate) struct Scrapes {
     read: BTreeMap<String, Scrape>,
     /// Why there is none.
     failed: BTreeMap<String, String>,
@@ -26,14 +26,14 @@ pub(super) struct Scrapes {
 
 /// The target and the further addresses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Outside<'a> {
+pub(crate) struct Outside<'a> {
     pub site: &'a Site,
     pub metrics_urls: &'a [MetricsUrl],
 }
 
 impl Outside<'_> {
     /// Reads the counters of every address that shows some, of all at once.
-    pub(super) async fn scrape(&self) -> Scrapes {
+    pub(crate) async fn scrape(&self) -> Scrapes {
         let ask = async |(name, source): (String, &str)| (name, self.site.scraper.scrape(source).await);
         let mut scrapes = Scrapes::default();
         for (name, said) in join_all(self.sources().into_iter().map(ask)).await {
@@ -52,7 +52,7 @@ impl Outside<'_> {
 
     /// What the node at each further address does, where prefill and decode are apart and the caller or the node's description
     /// of itself says so. Counters that are labelled with it need neither.
-    pub(super) async fn node_roles(&self, seen: &Scrapes) -> BTreeMap<String, NodeRole> {
+    pub(crate) async fn node_roles(&self, seen: &Scrapes) -> BTreeMap<String, NodeRole> {
         let role = async |(name, source): (String, &str)| {
             let given = self.metrics_urls.iter().find(|given| given.url == source)?;
             let is_labelled = seen.read.get(&name).is_some_and(|of| of.counters.iter().any(|of| of.node.is_some()));
@@ -65,7 +65,7 @@ impl Outside<'_> {
 
     /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no
     /// stream waits for it, and a server that does not answer holds up nothing. A period of 0 asks nothing.
-    pub(super) fn sample(&self, period: Duration, clock: &Clock) -> Sampling {
+    pub(crate) fn sample(&self, period: Duration, clock: &Clock) -> Sampling {
         let stop = CancellationToken::new();
         if period.is_zero() {
             return Sampling { tasks: vec![], stop: stop.drop_guard() };
@@ -82,7 +82,7 @@ impl Outside<'_> {
     }
 
     /// The addresses that a scrape did not reach. A target that has never shown counters has none to miss.
-    pub(super) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
+    pub(crate) fn unread(&self, before: &Scrapes, after: &Scrapes) -> Vec<Unread> {
         let is_own = |source: &str| self.site.bases().any(|base| base == source);
         let is_to_answer = |source: &str| !is_own(source) || self.site.showing.iter().any(|base| base == source);
         let missing =
@@ -101,13 +101,13 @@ impl Outside<'_> {
     }
 
     /// The target's address, unless asking it there would disturb what is measured.
-    pub(super) fn own(&self) -> Option<&str> {
+    pub(crate) fn own(&self) -> Option<&str> {
         let may_be = self.site.facts.kind.is_none_or(Kind::may_be_scraped);
         may_be.then_some(&*self.site.base)
     }
 
     /// The addresses that are asked beside the turns: the target's own and the further ones.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
         let own = self.own().into_iter().flat_map(|_| self.site.bases());
         own.map(String::as_str).chain(self.metrics_urls.iter().map(|given| given.url.as_str()))
     }
@@ -127,7 +127,7 @@ impl Outside<'_> {
 
 /// Samples until it is ended or dropped.
 #[derive(Debug)]
-pub(super) struct Sampling {
+pub(crate) struct Sampling {
     /// With the name of an address other than the target's, which then names its places.
     tasks: Vec<(Option<String>, JoinHandle<Vec<PlaceLoad>>)>,
     stop: DropGuard,
@@ -135,7 +135,7 @@ pub(super) struct Sampling {
 
 impl Sampling {
     /// What was sampled; open questions are cut.
-    pub(super) async fn end(self) -> Vec<PlaceLoad> {
+    pub(crate) async fn end(self) -> Vec<PlaceLoad> {
         drop(self.stop);
         let mut series = vec![];
         for (source, task) in self.tasks {
@@ -158,7 +158,7 @@ fn named(source: Option<&str>, place: Place) -> Place {
 }
 
 /// The growth of every counter, by source; `roles` of their nodes beat what their labels say.
-pub(super) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String, NodeRole>) -> Vec<CounterDelta> {
+pub(crate) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String, NodeRole>) -> Vec<CounterDelta> {
     let between = |source: &String| {
         let scrapes = [before, after].map(|scrapes| scrapes.read.get(source));
         // Sums compare with sums alone.
@@ -177,7 +177,7 @@ pub(super) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String,
 }
 
 /// What is not kept of the pages of each address: the most of both scrapes.
-pub(super) fn cut(before: &Scrapes, after: &Scrapes) -> Vec<Cut> {
+pub(crate) fn cut(before: &Scrapes, after: &Scrapes) -> Vec<Cut> {
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let cut = |source: &String| {
         let scrapes = || [before, after].into_iter().filter_map(|scrapes| scrapes.read.get(source));
@@ -194,7 +194,7 @@ fn sources<'a>(before: &'a Scrapes, after: &'a Scrapes) -> BTreeSet<&'a String> 
 }
 
 /// The addresses whose process has another start time than before.
-pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
+pub(crate) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
     let started = |scrapes: &Scrapes, source: &String| scrapes.read.get(source).and_then(|scrape| scrape.started);
     let is_another = |source: &&String| {
         started(before, source).zip(started(after, source)).is_some_and(|(earlier, later)| later > earlier)
@@ -203,7 +203,7 @@ pub(super) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
 }
 
 /// Both scrapes of every address, as far as they are kept.
-pub(super) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
+pub(crate) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
     let part = |when: &str, scrapes: &Scrapes| {
         let page = |(source, Scrape { raw, left_out, .. }): (&String, &Scrape)| {
             let cut = if *left_out > 0 { format!("; {left_out} bytes are left out") } else { String::new() };

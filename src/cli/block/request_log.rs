@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use flate2::bufread::MultiGzDecoder;
 
-use super::exit::{Exit, ExitWith as _};
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::client::{Exported, read_export};
 use crate::record::{Place, PlaceSource, TurnRecord};
 use crate::report::{Attributing, RunReport};
@@ -25,7 +25,7 @@ const PREFIX: &str = "sglang-request-metrics-";
 
 /// Where the server's log is.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct RequestLogArgs {
+pub(crate) struct RequestLogArgs {
     /// SGLang's log of requests (--export-metrics-to-file-dir), plain or gzip, a file or its folder: joins the rank of each turn, which no
     /// streamed reply of the OpenAI routes tells. May be given several times
     #[arg(long = "export-file", value_name = "PATH")]
@@ -34,14 +34,14 @@ pub(super) struct RequestLogArgs {
 
 impl RequestLogArgs {
     /// Whether there is anything to join.
-    pub(super) fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         !self.paths.is_empty()
     }
 }
 
 /// What a join found.
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(crate) struct Joined {
     pub report: RunReport,
     /// For the reader, in one sentence.
     pub note: String,
@@ -51,7 +51,7 @@ pub(super) struct Joined {
 ///
 /// # Errors
 /// When a file cannot be read or written, or no line of the log is of this run.
-pub(super) fn join(dir: &RunDir, args: &RequestLogArgs, report: RunReport) -> anyhow::Result<Joined> {
+pub(crate) fn join(dir: &RunDir, args: &RequestLogArgs, report: RunReport) -> anyhow::Result<Joined> {
     let logs = logs(&args.paths)?;
     let observing = observing(&report);
     let mut joining =
@@ -74,7 +74,7 @@ pub(super) fn join(dir: &RunDir, args: &RequestLogArgs, report: RunReport) -> an
         );
         return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
     }
-    let observed = observing.as_ref().and_then(super::facts::observed);
+    let observed = observing.as_ref().and_then(crate::cli::facts::observed);
     let report = attributing.finish(observed);
     rewriting.finish()?;
     dir.write_report(&report)?;
@@ -115,7 +115,7 @@ fn logs(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 /// The reuse that places allow needs the plan, and the plan its tokenizer, which may be gone.
 fn observing(report: &RunReport) -> Option<Observing<Place>> {
     let spec = &report.manifest.spec;
-    let vocabulary = super::facts::vocabulary(spec).ok()?;
+    let vocabulary = crate::cli::facts::vocabulary(spec).ok()?;
     Some(Observing::new(&workload::plan(spec, &vocabulary).ok()?))
 }
 

@@ -1,16 +1,22 @@
 //! A target made ready: started or found, asked what it is, and probed with one real request of the API in use.
 
+pub(super) mod asks;
+pub(super) mod cold_start;
+pub(super) mod outside;
+pub(super) mod pin;
+pub(super) mod probe;
+pub(super) mod sites;
+pub(super) mod start;
+pub(super) mod untold;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::exit::{Exit, ExitWith as _};
-use super::interrupt::unless_stopped;
-use super::pin::{PinPolicy, Placer, Places};
-use super::probe::{Fields, Probed, probe};
-use super::say;
-use super::start::{self, Launch, Started};
+use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::interrupt::unless_stopped;
+use crate::cli::say;
 use crate::client::{Aim, Client, Settings, Shape, Trust, common_headers, transport};
 use crate::clock::Clock;
 use crate::drive::Stop;
@@ -20,10 +26,13 @@ use crate::target::{self, Readiness, Scraper, ServerFacts, TargetError};
 use crate::text::Vocabulary;
 use crate::units::{public_address, without_user};
 use crate::workload::Plan;
+use pin::{PinPolicy, Placer, Places};
+use probe::{Fields, Probed, probe};
+use start::{Launch, Started};
 
 /// A server that answers.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(crate) struct Site {
     pub target: Target,
     pub base: String,
     /// Further servers among which this program spreads the turns itself.
@@ -43,7 +52,7 @@ pub(super) struct Site {
 
 /// What opening a site needs to know.
 #[derive(Debug, Clone)]
-pub(super) struct Opening<'a> {
+pub(crate) struct Opening<'a> {
     pub spec: &'a RunSpec,
     pub vocabulary: &'a Arc<Vocabulary>,
     /// How long the server may take until it answers at all.
@@ -58,7 +67,7 @@ impl Site {
     ///
     /// # Errors
     /// One sentence that names the address, what it said, and the way out; exit code 3.
-    pub(super) async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
+    pub(crate) async fn open(target: &Target, opening: Opening<'_>, plan: &Plan) -> anyhow::Result<Self> {
         let mut started = None;
         let bases = match target {
             Target::Url(_) | Target::Pin { .. } => target.urls().to_vec(),
@@ -174,17 +183,17 @@ impl Site {
     }
 
     /// The target's addresses.
-    pub(super) fn bases(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn bases(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.base).chain(&self.others)
     }
 
     /// The places that turns are spread over, as far as that is known.
-    pub(super) fn places(&self) -> Option<u32> {
+    pub(crate) fn places(&self) -> Option<u32> {
         if self.others.is_empty() { self.facts.ranks } else { u32::try_from(1 + self.others.len()).ok() }
     }
 
     /// What decides where the turns of `plan` go, with nothing under way.
-    pub(super) fn placer(&self, plan: &Plan, api: Api) -> Placer {
+    pub(crate) fn placer(&self, plan: &Plan, api: Api) -> Placer {
         let pinned = self.pin.as_ref().zip(self.pin_places(api));
         pinned.map_or(Placer::Server, |(pin, places)| Placer::new(pin, places, plan))
     }
@@ -203,7 +212,7 @@ impl Site {
     ///
     /// # Errors
     /// When a header of the profile is malformed.
-    pub(super) fn client(
+    pub(crate) fn client(
         &self,
         spec: &RunSpec,
         lanes: &Lanes,
@@ -217,7 +226,7 @@ impl Site {
     ///
     /// # Errors
     /// As [`Self::client`].
-    pub(super) fn client_with(
+    pub(crate) fn client_with(
         &self,
         spec: &RunSpec,
         fields: Fields,
@@ -247,14 +256,14 @@ impl Site {
     }
 
     /// Ends the server if this program started it.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         if let Some(started) = self.started {
             started.stop().await;
         }
     }
 
     /// Waits until a launched server has ended by itself; says how.
-    pub(super) async fn end(&self) -> String {
+    pub(crate) async fn end(&self) -> String {
         match &self.started {
             Some(started) => started.end().await,
             None => std::future::pending().await,
@@ -262,17 +271,17 @@ impl Site {
     }
 
     /// Whether requests carry an `Authorization`.
-    pub(super) fn is_authorized(&self, spec: &RunSpec) -> bool {
+    pub(crate) fn is_authorized(&self, spec: &RunSpec) -> bool {
         let has_header = spec.request.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
         self.api_key.is_some() || has_header || without_user(&self.base) != self.base
     }
 
-    pub(super) fn url(&self, api: Api) -> String {
+    pub(crate) fn url(&self, api: Api) -> String {
         route(&self.base, api)
     }
 
     /// The fewest places that show whether turns can be sent to any.
-    pub(super) fn probes(&self, api: Api) -> Vec<Aim> {
+    pub(crate) fn probes(&self, api: Api) -> Vec<Aim> {
         self.pin_places(api).map_or_else(|| vec![Aim::default()], |places| places.probes())
     }
 }
@@ -287,7 +296,7 @@ struct Server {
 }
 
 /// The full URL of a route.
-pub(super) fn route(base: &str, api: Api) -> String {
+pub(crate) fn route(base: &str, api: Api) -> String {
     let route = match api {
         Api::Chat => "/v1/chat/completions",
         Api::Completions => "/v1/completions",

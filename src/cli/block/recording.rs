@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::block::Block;
-use super::exit::{Exit, ExitWith as _};
+use super::Block;
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::profile::History;
 use crate::record::TurnId;
 use crate::target::TargetError;
@@ -16,7 +16,7 @@ impl Block<'_> {
     ///
     /// # Errors
     /// When a turn fails, or a signal ends the sending: a hole would be another conversation in each arm.
-    pub(super) async fn record(&self) -> anyhow::Result<Vec<Vec<String>>> {
+    pub(crate) async fn record(&self) -> anyhow::Result<Vec<Vec<String>>> {
         let mut plan = self.plan.warmup(u32::try_from(self.plan.sessions.len()).unwrap_or(u32::MAX));
         plan.workload.history = History::Real;
         let sessions = plan.sessions.clone();

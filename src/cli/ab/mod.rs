@@ -1,24 +1,28 @@
 //! `gspbench ab`: arms in interleaved rounds, then compared.
 
+pub(super) mod resume;
+pub(super) mod trial;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::exit::{Exit, ExitWith as _};
-use super::gates::GateArgs;
-use super::output_args::OutputArgs;
-use super::resume::{self, Before};
-use super::spec_args::SpecArgs;
-use super::trial::{Done, Trial, worse};
-use super::{descriptors, interrupt, say, start};
+use super::{descriptors, interrupt, say};
+use crate::cli::args::gates::GateArgs;
+use crate::cli::args::output::OutputArgs;
+use crate::cli::args::spec::SpecArgs;
+use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::site::start;
 use crate::compare::{Comparison, Settings, compare, planned_doubt};
 use crate::profile::{Context, ExperimentSpec, Override, experiment_spec, raw};
 use crate::report::metric;
 use crate::store::{self, Experiment, ExperimentDir};
 use crate::{render, workload};
+use resume::Before;
+use trial::{Done, Trial, worse};
 
 /// Run arms in interleaved rounds and compare them; without arguments, two simulated servers
 #[derive(Debug, clap::Args)]
-pub(super) struct AbArgs {
+pub(crate) struct AbArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// An arm, NAME=TARGET; the first is the baseline. TARGET as in `gspbench run`, followed by any of ;keys=none
@@ -60,24 +64,24 @@ struct Asked {
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let resumed = args.resume.as_deref().map(store::read_experiment).transpose().exit_with(Exit::Usage)?;
     let Asked { spec, sim, mut notes } = asked(args, resumed.as_ref())?;
     if let Some((dir, resumed)) = args.resume.as_ref().zip(resumed.as_ref()) {
         resume::check(dir, resumed, &spec)?;
     }
     if metric(&spec.primary).is_none() {
-        return Err(anyhow::Error::msg(super::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
+        return Err(anyhow::Error::msg(crate::cli::facts::unknown_metric(&spec.primary))).exit_with(Exit::Usage);
     }
     let targets: Vec<_> = spec.arms.iter().map(|arm| &arm.target).collect();
     notes.extend(start::check_targets(&targets, &spec.run, &sim)?);
-    let vocabulary = Arc::new(super::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
+    let vocabulary = Arc::new(crate::cli::facts::vocabulary(&spec.run).exit_with(Exit::Usage)?);
     let plan = workload::plan(&spec.run, &vocabulary).exit_with(Exit::Usage)?;
     descriptors::reserve(&spec.run, &plan)?;
     let lines = args.output.lines()?;
     let (dir, before) = opened(args, &spec)?;
     say::notes(&notes);
-    say::note(&super::facts::headline(&spec.run, &plan));
+    say::note(&crate::cli::facts::headline(&spec.run, &plan));
     if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
         say::note(&format!("warning: {doubt}"));
     }
@@ -102,7 +106,7 @@ pub(super) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     if let Some(comparison) = conclude(&done, &spec, args.allow_mismatch, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)))?;
         noise_floor(&spec, &comparison).iter().for_each(|note| say::note(note));
-        exit = worse(exit, super::compare::exit_of(&comparison));
+        exit = worse(exit, crate::cli::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
     say::note(&format!("results: {}", dir.path().display()));
@@ -184,9 +188,9 @@ fn conclude(
     dir: &ExperimentDir,
 ) -> anyhow::Result<Option<Comparison>> {
     let experiment = store::read_experiment(dir.path())?;
-    let interrupted = super::compare::interrupted(dir.path(), &experiment);
-    let settings = Settings { allow_mismatch, interrupted, ..super::compare::settings(spec) };
-    let comparison = match compare(&done.results, &settings, &super::compare::turns) {
+    let interrupted = crate::cli::compare::interrupted(dir.path(), &experiment);
+    let settings = Settings { allow_mismatch, interrupted, ..crate::cli::compare::settings(spec) };
+    let comparison = match compare(&done.results, &settings, &crate::cli::compare::turns) {
         Err(_) if done.exit == Exit::Interrupted || done.failure.is_some() => return Ok(None),
         compared => compared.exit_with(Exit::Void)?,
     };

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::outside::Outside;
-use super::say;
-use super::site::{Opening, Site, route};
 use super::untold::{Asked, untold};
+use super::{Opening, Site, route};
+use crate::cli::say;
 use crate::client::{Asks, CachedDetails};
 use crate::clock::Clock;
 use crate::lanes::Lanes;
@@ -28,14 +28,14 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Optional fields of a request that a strict server may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fields {
+pub(crate) struct Fields {
     pub continuous_usage: bool,
     pub ignore_eos: bool,
 }
 
 /// What the probe has told.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Probed {
+pub(crate) struct Probed {
     /// What the server takes of what is asked for.
     pub fields: Fields,
     /// What only this kind of server is asked for.
@@ -49,7 +49,7 @@ pub(super) struct Probed {
 impl Probed {
     /// Nothing is known yet, and all is asked for.
     #[must_use]
-    pub(super) fn before(spec: &RunSpec, server: &ServerFacts) -> Self {
+    pub(crate) fn before(spec: &RunSpec, server: &ServerFacts) -> Self {
         let fields =
             Fields { continuous_usage: spec.request.api != Api::Generate, ignore_eos: spec.request.ignore_eos };
         let asks = super::asks::of(server, &spec.request);
@@ -79,7 +79,7 @@ impl Fields {
 ///
 /// # Errors
 /// One sentence that names the address, what it said, and the way out.
-pub(super) async fn probe(site: &Site, opening: &Opening<'_>, plan: &Plan) -> Result<Probed, TargetError> {
+pub(crate) async fn probe(site: &Site, opening: &Opening<'_>, plan: &Plan) -> Result<Probed, TargetError> {
     let prompter = Prompter::new(Arc::new(plan.warmup(1)), Arc::clone(opening.vocabulary));
     let prober = Prober { site, spec: opening.spec, prompt: prompter.prompt(0, 0, &[]) };
     let mut probed = site.probed.clone();

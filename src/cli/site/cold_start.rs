@@ -27,7 +27,7 @@ const SLACK_TOKENS: u32 = 64;
 
 /// What a cold start needs to know.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ColdStart<'a> {
+pub(crate) struct ColdStart<'a> {
     pub outside: Outside<'a>,
     pub spec: &'a RunSpec,
     pub plan: &'a Plan,
@@ -46,7 +46,7 @@ impl ColdStart<'_> {
     ///
     /// # Errors
     /// When the server, or the command, refuses.
-    pub(super) async fn run(&self) -> Result<(FlushFacts, Vec<String>), TargetError> {
+    pub(crate) async fn run(&self) -> Result<(FlushFacts, Vec<String>), TargetError> {
         let facts = |by, proof, warm| FlushFacts { by, proof, warm };
         if self.spec.server.isolate.is_some() {
             return Ok((facts(FlushBy::CacheSalt, None, vec![]), vec![]));

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::exit::{Exit, ExitWith as _};
 use super::pin::PinPolicy;
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::profile::{LaunchSpec, ProfileError, RunSpec, SimSpec, Target, raw};
 use crate::target::{self, Launched, Order, Readiness, Running, TargetError};
 
@@ -18,7 +18,7 @@ const STAYS: &str = " (a command must stay as long as its server: no `&` at its 
 
 /// A command that starts the server of an arm.
 #[derive(Debug, Clone)]
-pub(super) struct Launch<'a> {
+pub(crate) struct Launch<'a> {
     pub spec: &'a LaunchSpec,
     /// Gets its output.
     pub log: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Launch<'a> {
 
 /// A server that ends with this program.
 #[derive(Debug)]
-pub(super) enum Started {
+pub(crate) enum Started {
     Sim(Launched),
     Command(Running),
 }
@@ -36,7 +36,7 @@ impl Started {
     ///
     /// # Errors
     /// When another server answers there already, or no process can be started.
-    pub(super) async fn command(
+    pub(crate) async fn command(
         launch: &Launch<'_>,
         http: &reqwest::Client,
         bases: &[String],
@@ -58,14 +58,14 @@ impl Started {
     }
 
     /// Waits until the server has ended by itself; says how. A simulated one is not watched.
-    pub(super) async fn end(&self) -> String {
+    pub(crate) async fn end(&self) -> String {
         match self {
             Self::Sim(_) => std::future::pending().await,
             Self::Command(running) => running.end().await,
         }
     }
 
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         match self {
             Self::Sim(launched) => launched.stop().await,
             Self::Command(running) => running.stop().await,
@@ -78,7 +78,7 @@ impl Started {
 ///
 /// # Errors
 /// When it does not answer in time, or has ended.
-pub(super) async fn ready(
+pub(crate) async fn ready(
     started: Option<&Started>,
     http: &reqwest::Client,
     base: &str,
@@ -124,7 +124,7 @@ async fn until_ready(http: &reqwest::Client, base: &str, timeout: Duration) -> R
 ///
 /// # Errors
 /// As [`target::launch_sim`]; exit code 3.
-pub(super) async fn simulated(
+pub(crate) async fn simulated(
     policy: &str,
     settings: &std::collections::BTreeMap<String, String>,
     spec: &RunSpec,
@@ -137,15 +137,17 @@ pub(super) async fn simulated(
 ///
 /// # Errors
 /// When a simulated or pinned target, or `[sim]`, names what does not exist.
-pub(super) fn check_targets(targets: &[&Target], spec: &RunSpec, sim: &raw::Sim) -> Result<Vec<String>, ProfileError> {
+pub(crate) fn check_targets(targets: &[&Target], spec: &RunSpec, sim: &raw::Sim) -> Result<Vec<String>, ProfileError> {
     let wrong = |text: String, why| ProfileError::Target { text, why };
     let own = ["--preset=", "--prefix-affinity-guard="].into_iter().zip([&spec.sim.preset, &spec.sim.guard]);
     let own = own.map(|(flag, value)| format!("{flag}{value}").into()).collect();
-    super::sim::check(own).map_err(|why| ProfileError::Value { key: "sim".to_owned(), why })?;
+    crate::cli::sim::check(own).map_err(|why| ProfileError::Value { key: "sim".to_owned(), why })?;
     for target in targets {
         match target {
             Target::Url(_) => Ok(()),
-            Target::Sim { policy, settings } => super::sim::check(sim_arguments(policy, settings, &spec.sim, spec)),
+            Target::Sim { policy, settings } => {
+                crate::cli::sim::check(sim_arguments(policy, settings, &spec.sim, spec))
+            }
             Target::Pin { policy, settings, urls } => PinPolicy::parse(policy, settings).and_then(|pin| {
                 let is_moot = urls.len() > 1 && pin.ranks.is_some();
                 if is_moot {

@@ -19,7 +19,7 @@ const ORACLE: &str = "oracle";
 
 /// What follows `pin:`, checked.
 #[derive(Debug, Clone)]
-pub(super) struct PinPolicy {
+pub(crate) struct PinPolicy {
     rule: Rule,
     /// How many ranks there are, for a server that does not tell.
     pub ranks: Option<u16>,
@@ -36,7 +36,7 @@ impl PinPolicy {
     ///
     /// # Errors
     /// One sentence on the first that is unknown or out of range.
-    pub(super) fn parse(policy: &str, settings: &BTreeMap<String, String>) -> Result<Self, String> {
+    pub(crate) fn parse(policy: &str, settings: &BTreeMap<String, String>) -> Result<Self, String> {
         let is_oracle = policy == ORACLE;
         let method = policy.parse::<Method>().map_err(|why| format!("{why}, or {ORACLE}"));
         let (mut ranks, mut affinity) = (None, Affinity::default());
@@ -71,7 +71,7 @@ impl PinPolicy {
 
 /// Where turns may go.
 #[derive(Debug, Clone)]
-pub(super) enum Places {
+pub(crate) enum Places {
     /// The ranks 0 to N − 1 of one server.
     Ranks(u16),
     /// Servers, each by its public address and the full URL of its generation route.
@@ -79,7 +79,7 @@ pub(super) enum Places {
 }
 
 impl Places {
-    pub(super) fn len(&self) -> u16 {
+    pub(crate) fn len(&self) -> u16 {
         match self {
             Self::Ranks(ranks) => *ranks,
             Self::Nodes(nodes) => u16::try_from(nodes.len()).unwrap_or(u16::MAX),
@@ -87,7 +87,7 @@ impl Places {
     }
 
     /// The fewest that show whether a turn can be sent to any: every server, or the last rank of one.
-    pub(super) fn probes(&self) -> Vec<Aim> {
+    pub(crate) fn probes(&self) -> Vec<Aim> {
         let first = match self {
             Self::Ranks(ranks) => ranks.saturating_sub(1),
             Self::Nodes(_) => 0,
@@ -108,7 +108,7 @@ impl Places {
 
 /// What decides where the turns of one block go.
 #[derive(Debug, Clone)]
-pub(super) enum Placer {
+pub(crate) enum Placer {
     /// The server.
     Server,
     Pins(Arc<Pins>),
@@ -116,7 +116,7 @@ pub(super) enum Placer {
 
 /// A policy at work. Places are numbered, and the numbers are ranks to the policy.
 #[derive(Debug)]
-pub(super) struct Pins {
+pub(crate) struct Pins {
     places: Places,
     ids: Vec<Rank>,
     state: Mutex<State>,
@@ -139,21 +139,21 @@ enum Chosen {
 
 /// A body, and so much of its prompt's ids as the policy reads.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     pub body: Bytes,
     head: Vec<u32>,
 }
 
 /// A turn's place, which counts as load until this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     pub aim: Aim,
     taken: Option<(Arc<Pins>, Rank, u64)>,
 }
 
 impl Placer {
     /// A policy with nothing under way, for the turns of `plan`.
-    pub(super) fn new(policy: &PinPolicy, places: Places, plan: &Plan) -> Self {
+    pub(crate) fn new(policy: &PinPolicy, places: Places, plan: &Plan) -> Self {
         let count = places.len();
         let chooser = match &policy.rule {
             Rule::Oracle => Chosen::Known(oracle_places(plan, count.into())),
@@ -169,7 +169,7 @@ impl Placer {
     }
 
     /// Makes a turn ready ahead of its time.
-    pub(super) fn prepare(&self, client: &Client, turn: &TurnRecord, prompt: &Prompt) -> Prepared {
+    pub(crate) fn prepare(&self, client: &Client, turn: &TurnRecord, prompt: &Prompt) -> Prepared {
         let head = match self {
             Self::Server => vec![],
             Self::Pins(pins) => head(prompt, pins.window(turn.key.as_deref())),
@@ -178,7 +178,7 @@ impl Placer {
     }
 
     /// Chooses the place of a turn that leaves now.
-    pub(super) fn place(&self, turn: &TurnRecord, prepared: &Prepared) -> Seat {
+    pub(crate) fn place(&self, turn: &TurnRecord, prepared: &Prepared) -> Seat {
         let Self::Pins(pins) = self else { return Seat { aim: Aim::default(), taken: None } };
         let tokens = turn.planned_prompt_tokens.map_or(0, u64::from);
         let rank = pins.take(turn, &prepared.head, tokens);
@@ -186,7 +186,7 @@ impl Placer {
     }
 
     /// Turns that did not go where their key or prompt belongs; none where no policy of ours knows such a place.
-    pub(super) fn spilled(&self) -> Option<u64> {
+    pub(crate) fn spilled(&self) -> Option<u64> {
         let Self::Pins(pins) = self else { return None };
         let has_preference = match &pins.locked().chooser {
             Chosen::By(chooser) => matches!(chooser.method(), Method::PrefixMatch | Method::PrefixAffinity),

@@ -13,7 +13,7 @@ const REDRAWS: u8 = 10;
 
 /// The bar of one block.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     /// What stands behind the bar. The bar's own message would be drawn once for itself and once more for the position.
     glance: Arc<Mutex<String>>,
@@ -24,7 +24,7 @@ pub(super) struct Progress {
 impl Progress {
     /// A bar for `turns` turns, named after the block; hidden when it is not wanted.
     #[must_use]
-    pub(super) fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
+    pub(crate) fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
         let target = if is_wanted { ProgressDrawTarget::stderr_with_hz(REDRAWS) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(turns), target);
         let glance = Arc::new(Mutex::new(String::new()));
@@ -41,26 +41,26 @@ impl Progress {
     }
 
     /// Says what is being done before turns are counted.
-    pub(super) fn stage(&self, what: &'static str) {
+    pub(crate) fn stage(&self, what: &'static str) {
         self.say(what.to_owned());
         self.bar.tick();
     }
 
     /// The measured part starts.
-    pub(super) fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.started = Instant::now();
         self.bar.reset_elapsed();
     }
 
     /// Whether enough time has passed to look at the run again.
     #[must_use]
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let pause = Duration::from_millis(1000 / u64::from(REDRAWS));
         !self.bar.is_hidden() && self.shown.is_none_or(|shown| shown.elapsed() >= pause)
     }
 
     /// Shows the run as it stands.
-    pub(super) fn show(&mut self, live: &Live, in_flight: usize) {
+    pub(crate) fn show(&mut self, live: &Live, in_flight: usize) {
         self.shown = Some(Instant::now());
         self.say(message(live, in_flight, self.started.elapsed()));
         // The one call that draws.
@@ -72,7 +72,7 @@ impl Progress {
     }
 
     /// Takes the bar away.
-    pub(super) fn end(self) {
+    pub(crate) fn end(self) {
         self.bar.finish_and_clear();
     }
 }

@@ -1,21 +1,24 @@
 //! One block, stage by stage: plan → warm-up → flush → scrape → drive → scrape → report → files.
 
+pub(super) mod progress;
+pub(super) mod recorder;
+pub(super) mod recording;
+pub(super) mod request_log;
+pub(super) mod witness;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
-use super::cold_start::ColdStart;
-use super::exit::{Exit, ExitWith as _};
-use super::facts::Estimate;
-use super::output_args::Lines;
-use super::outside::{Outside, cut, deltas, raw_metrics, restarted};
-use super::pin::{Placer, Seat};
-use super::progress::Progress;
-use super::recorder::{Recorded, Recorder};
-use super::site::Site;
-use super::witness::Witness;
+use crate::cli::args::output::Lines;
+use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::facts::Estimate;
+use crate::cli::site::Site;
+use crate::cli::site::cold_start::ColdStart;
+use crate::cli::site::outside::{Outside, cut, deltas, raw_metrics, restarted};
+use crate::cli::site::pin::{Placer, Seat};
 use crate::client::{Client, Dials};
 use crate::clock::Clock;
 use crate::drive::{Driven, Limits, Load, Stop, drive};
@@ -28,10 +31,13 @@ use crate::store::{Detail, RunDir};
 use crate::target::{self, TargetError};
 use crate::text::Vocabulary;
 use crate::workload::{Observing, Plan, Prompter, Replies};
+use progress::Progress;
+use recorder::{Recorded, Recorder};
+use witness::Witness;
 
 /// What one block runs.
 #[derive(Debug)]
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// With the round's seed and salt.
     pub spec: &'a RunSpec,
     pub plan: Arc<Plan>,
@@ -51,7 +57,7 @@ pub(super) struct Block<'a> {
 
 /// A block that has run.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     pub report: RunReport,
     /// What the reader must know beside the report's own warnings.
     pub notes: Vec<String>,
@@ -59,7 +65,7 @@ pub(super) struct Measured {
 
 /// What came of a plan that is not measured.
 #[derive(Debug, Default)]
-pub(super) struct Rehearsed {
+pub(crate) struct Rehearsed {
     /// Turns.
     pub complete: u64,
     /// The kind of the first failure, and what was said of it.
@@ -81,7 +87,7 @@ impl Block<'_> {
     ///
     /// # Errors
     /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
-    pub(super) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
+    pub(crate) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
         let lanes = self.lanes()?;
         let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
         let accumulator = Accumulator::new(self.context());
@@ -113,7 +119,7 @@ impl Block<'_> {
         let report = recorded.accumulator.finish(Closing {
             state: if driven.ended_by == EndedBy::Interrupt { State::Interrupted } else { State::Complete },
             ended_by: Some(driven.ended_by),
-            observed: super::facts::observed(&recorded.observing),
+            observed: crate::cli::facts::observed(&recorded.observing),
             spilled: placer.spilled(),
             server,
             client: seen.of_client(in_flight_max, dials),
@@ -150,13 +156,13 @@ impl Block<'_> {
         let ranks = self.site.places().unwrap_or_else(|| self.spec.server.ranks.get());
         Context {
             manifest,
-            workload: super::facts::workload(&prompter, &self.spec.load, ranks),
-            server: super::facts::server(self.site),
+            workload: crate::cli::facts::workload(&prompter, &self.spec.load, ranks),
+            server: crate::cli::facts::server(self.site),
         }
     }
 
     /// The threads of its streams.
-    pub(super) fn lanes(&self) -> anyhow::Result<Lanes> {
+    pub(crate) fn lanes(&self) -> anyhow::Result<Lanes> {
         let limits = limits(self.spec);
         Ok(Lanes::for_streams(limits.turns.into_iter().chain(limits.sessions).min())?)
     }
@@ -174,7 +180,7 @@ impl Block<'_> {
     }
 
     /// Drives a plan that is not measured; `keep` is shown each turn with its reply.
-    pub(super) async fn rehearse(
+    pub(crate) async fn rehearse(
         &self,
         lanes: &Lanes,
         plan: Plan,
@@ -260,7 +266,7 @@ impl Block<'_> {
             watch: Arc::clone(&watch),
         };
         let (preparing, placing, dialing) = ((placer.clone(), client.clone()), placer, client.clone());
-        let estimate = super::facts::estimate(self.spec, self.vocabulary);
+        let estimate = crate::cli::facts::estimate(self.spec, self.vocabulary);
         let driving = drive(
             load,
             move |turn, prompt| preparing.0.prepare(&preparing.1, turn, prompt),
@@ -280,7 +286,7 @@ impl Block<'_> {
     fn client(&self, spec: &RunSpec, lanes: &Lanes, clock: Clock, stop: &Stop) -> Result<Client, TargetError> {
         self.site
             .client(spec, lanes, clock, stop.cut.clone())
-            .map_err(|why| TargetError::refused(&self.site.base, super::say::words(&why)))
+            .map_err(|why| TargetError::refused(&self.site.base, crate::cli::say::words(&why)))
     }
 
     fn load(&self, lanes: &Lanes, prompter: Arc<Prompter>, clock: Clock, stop: Stop) -> Load {
@@ -318,10 +324,10 @@ fn counted(
         let (turn, text) = sending.await;
         // The place is free before tokens are counted.
         drop(seat);
-        if !super::facts::lacks_count(&turn) {
+        if !crate::cli::facts::lacks_count(&turn) {
             return (turn, text);
         }
-        Box::pin(super::facts::fill_estimate(turn, text, estimate)).await
+        Box::pin(crate::cli::facts::fill_estimate(turn, text, estimate)).await
     }
 }
 

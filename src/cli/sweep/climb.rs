@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::block::{Block, Measured};
-use super::exit::Exit;
-use super::output_args::Lines;
-use super::resume_sweep::Before;
-use super::site::Site;
-use super::sites::{self, Arms, Sites, state_of};
-use super::sweep::loaded;
+use super::loaded;
+use super::resume::Before;
+use crate::cli::args::output::Lines;
+use crate::cli::block::{Block, Measured};
+use crate::cli::exit::Exit;
+use crate::cli::site::Site;
+use crate::cli::site::sites::{self, Arms, Sites, state_of};
 use crate::drive::Stop;
 use crate::experiment::{Ladder, Rung, Seen, Step, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec};
@@ -18,7 +18,7 @@ use crate::store::{BlockState, Detail, RunDir, Sweep, SweepDir, SweepState, Swee
 use crate::text::Vocabulary;
 
 /// A sweep about to run.
-pub(super) struct Climb<'a> {
+pub(crate) struct Climb<'a> {
     /// Without a load of its own.
     pub spec: &'a RunSpec,
     pub arms: &'a [ArmSpec],
@@ -33,7 +33,7 @@ pub(super) struct Climb<'a> {
 }
 
 /// The steps that have run.
-pub(super) struct Done {
+pub(crate) struct Done {
     pub sweep: Sweep,
     pub notes: Vec<String>,
     pub exit: Exit,
@@ -55,7 +55,7 @@ impl Climb<'_> {
     ///
     /// # Errors
     /// When a server cannot be used at the start, or a file not be written.
-    pub(super) async fn run(&self, before: Before) -> anyhow::Result<Done> {
+    pub(crate) async fn run(&self, before: Before) -> anyhow::Result<Done> {
         let mut course = self.course(before)?;
         if self.ladder.next(&course.past).is_none() {
             self.dir.write_sweep(&course.sweep)?;
@@ -125,7 +125,7 @@ impl Climb<'_> {
             Err(why) => {
                 let why = why.context(format!("step {}", step.step));
                 let reason = format!("{why:#}");
-                super::say::note(&format!("step failed: {}", super::say::words(&why)));
+                crate::cli::say::note(&format!("step failed: {}", crate::cli::say::words(&why)));
                 course.failures.push((step.arm, why));
                 (BlockState::Failed, Seen::Failed, Some(reason))
             }

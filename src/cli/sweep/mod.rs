@@ -1,25 +1,28 @@
 //! `gspbench sweep`: the load raised step by step, on every arm.
 
+pub(super) mod climb;
+pub(super) mod resume;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::climb::{Climb, Done};
-use super::exit::{Exit, ExitWith as _};
-use super::ladder_args::LadderArgs;
-use super::output_args::OutputArgs;
-use super::resume::stored_seed;
-use super::resume_sweep::{self, Ascent, Before};
-use super::spec_args::SpecArgs;
 use super::{descriptors, interrupt, say};
+use crate::cli::ab::resume::stored_seed;
+use crate::cli::args::ladder::LadderArgs;
+use crate::cli::args::output::OutputArgs;
+use crate::cli::args::spec::SpecArgs;
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::experiment::{Axis, Ladder};
 use crate::profile::{Context, Gaps, History, Override, Pacing, ProfileError, RunSpec, raw, run_spec, sweep_arms};
 use crate::store::{self, Sweep, SweepDir};
 use crate::{render, workload};
+use climb::{Climb, Done};
+use resume::{Ascent, Before};
 
 /// Raise the load step by step on every arm: throughput, TTFT and TPOT by load, goodput under --goodput, and the highest
 /// load that holds it. Without a list: 1, 2, 4, … sessions in flight until an arm is saturated or misses its objectives
 #[derive(Debug, clap::Args)]
-pub(super) struct SweepArgs {
+pub(crate) struct SweepArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// An arm, as `NAME=TARGET`; one is enough. Replaces the profile's arms
@@ -49,17 +52,17 @@ struct Asked {
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub(super) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     let resumed = args.resume.as_deref().map(store::read_sweep).transpose().exit_with(Exit::Usage)?;
     let Asked { ascent, sim, mut notes } = asked(args, resumed.as_ref())?;
     if let Some((dir, resumed)) = args.resume.as_ref().zip(resumed.as_ref()) {
-        resume_sweep::check(dir, resumed, &ascent)?;
+        resume::check(dir, resumed, &ascent)?;
     }
     let Ascent { spec, arms, ladder } = &ascent;
     let targets: Vec<_> = arms.iter().map(|arm| &arm.target).collect();
-    notes.extend(super::start::check_targets(&targets, spec, &sim)?);
+    notes.extend(crate::cli::site::start::check_targets(&targets, spec, &sim)?);
     notes.extend(lifted(spec, ladder)?);
-    let vocabulary = Arc::new(super::facts::vocabulary(spec).exit_with(Exit::Usage)?);
+    let vocabulary = Arc::new(crate::cli::facts::vocabulary(spec).exit_with(Exit::Usage)?);
     let highest = ladder.levels.level(ladder.levels.count()).unwrap_or(1.0);
     let highest = loaded(spec, ladder.axis, highest);
     let plan = workload::plan(&highest, &vocabulary).exit_with(Exit::Usage)?;
@@ -67,7 +70,7 @@ pub(super) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     let lines = args.output.lines()?;
     let (dir, before) = opened(args, &ascent)?;
     say::notes(&notes);
-    say::note(&super::facts::headline(&highest, &plan));
+    say::note(&crate::cli::facts::headline(&highest, &plan));
     if spec.slo.is_none() {
         say::note("note: without --goodput there is no highest load that holds, and no goodput");
     }
@@ -116,7 +119,7 @@ fn opened(args: &SweepArgs, ascent: &Ascent) -> anyhow::Result<(SweepDir, Before
 fn asked(args: &SweepArgs, resumed: Option<&Sweep>) -> anyhow::Result<Asked> {
     let is_bare = args.spec.is_bare() && args.arm.is_empty() && args.ladder.is_empty();
     if let Some(resumed) = resumed.filter(|_| is_bare) {
-        return Ok(Asked { ascent: resume_sweep::stored(resumed)?, sim: raw::Sim::default(), notes: vec![] });
+        return Ok(Asked { ascent: resume::stored(resumed)?, sim: raw::Sim::default(), notes: vec![] });
     }
     let mut spec_args = args.spec.clone();
     spec_args.also(args.arm.iter().cloned().map(Override::Arm));
@@ -160,7 +163,7 @@ fn lifted(spec: &RunSpec, ladder: &Ladder) -> Result<Option<String>, ProfileErro
 
 /// The run at one load.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the ladder has checked the level")]
-pub(super) fn loaded(run: &RunSpec, axis: Axis, level: f64) -> RunSpec {
+pub(crate) fn loaded(run: &RunSpec, axis: Axis, level: f64) -> RunSpec {
     let mut spec = run.clone();
     spec.load.pacing = match (axis, run.load.pacing) {
         (Axis::Concurrency, _) => {

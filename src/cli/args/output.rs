@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::exit::{Exit, ExitWith as _};
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::report::{Arrays, RunReport};
 use crate::store::{Detail, LineFile, RunDir};
 
@@ -13,7 +13,7 @@ const LONGEST_READY_CHECK: u64 = 365 * 86_400;
 /// Shared by `run` and `ab`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Results")]
-pub(super) struct OutputArgs {
+pub(crate) struct OutputArgs {
     /// Directory of the results; must not exist yet (default: gspbench-results/UTC-LABEL-RANDOM)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -43,7 +43,7 @@ impl OutputArgs {
     ///
     /// # Errors
     /// When it cannot be appended to.
-    pub(super) fn lines(&self) -> anyhow::Result<Lines<'_>> {
+    pub(crate) fn lines(&self) -> anyhow::Result<Lines<'_>> {
         let file = self
             .output_file
             .as_deref()
@@ -55,25 +55,25 @@ impl OutputArgs {
     }
 
     #[must_use]
-    pub(super) fn detail(&self) -> Detail {
+    pub(crate) fn detail(&self) -> Detail {
         if self.output_details { Detail::Gaps } else { Detail::Plain }
     }
 
     #[must_use]
-    pub(super) fn ready_timeout(&self) -> Duration {
+    pub(crate) fn ready_timeout(&self) -> Duration {
         Duration::from_secs(self.ready_check_timeout_sec)
     }
 
     /// The label of the default directory.
     #[must_use]
-    pub(super) fn label<'a>(&'a self, name: &'a str) -> &'a str {
+    pub(crate) fn label<'a>(&'a self, name: &'a str) -> &'a str {
         self.tag.as_deref().unwrap_or(name)
     }
 }
 
 /// Where every run gets a line, if that was asked for.
 #[derive(Debug)]
-pub(super) struct Lines<'a> {
+pub(crate) struct Lines<'a> {
     file: Option<LineFile>,
     arrays: Arrays,
     tag: Option<&'a str>,
@@ -84,9 +84,9 @@ impl Lines<'_> {
     ///
     /// # Errors
     /// When its turns cannot be read, or the line cannot be written.
-    pub(super) fn append(&self, dir: &RunDir, report: &RunReport) -> anyhow::Result<()> {
+    pub(crate) fn append(&self, dir: &RunDir, report: &RunReport) -> anyhow::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        let line = super::export::bench_serving(dir.path(), report, self.arrays, self.tag)?;
+        let line = crate::cli::export::bench_serving(dir.path(), report, self.arrays, self.tag)?;
         Ok(file.append(&line)?)
     }
 }

@@ -1,13 +1,13 @@
 //! Gates on the command line and in the profile.
 
-use super::exit::{Exit, ExitWith as _};
-use super::say;
+use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::say;
 use crate::profile::{Condition, GATE_GRAMMAR, Gate};
 use crate::report::{GateOutcome, RunReport, check_gate, judge_run};
 
 /// Shared by `run`, `ab` and `compare`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct GateArgs {
+pub(crate) struct GateArgs {
     #[arg(long, alias = "fail_if", value_name = "GATE", help_heading = "Gate", help = help())]
     fail_if: Vec<Gate>,
 }
@@ -23,7 +23,7 @@ fn help() -> String {
 impl GateArgs {
     /// Whether the command line has none.
     #[must_use]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.fail_if.is_empty()
     }
 
@@ -31,7 +31,7 @@ impl GateArgs {
     ///
     /// # Errors
     /// When one asks for what no run.json has: better now than after an hour.
-    pub(super) fn beside(&self, profile: Vec<Gate>) -> anyhow::Result<Vec<Gate>> {
+    pub(crate) fn beside(&self, profile: Vec<Gate>) -> anyhow::Result<Vec<Gate>> {
         let gates: Vec<Gate> = profile.into_iter().chain(self.fail_if.iter().cloned()).collect();
         gates.iter().try_for_each(check_gate).map_err(anyhow::Error::msg).exit_with(Exit::Usage)?;
         Ok(gates)
@@ -41,7 +41,7 @@ impl GateArgs {
     ///
     /// # Errors
     /// As [`Self::beside`]; also when the command line has one that needs a baseline. Those of a profile wait for `ab`.
-    pub(super) fn of_run(&self, profile: Vec<Gate>) -> anyhow::Result<Vec<Gate>> {
+    pub(crate) fn of_run(&self, profile: Vec<Gate>) -> anyhow::Result<Vec<Gate>> {
         let is_worse = |gate: &Gate| matches!(gate.condition, Condition::Worse(_));
         if let Some(gate) = self.fail_if.iter().find(|gate| is_worse(gate)) {
             let why = format!(
@@ -58,7 +58,7 @@ impl GateArgs {
 }
 
 /// Judges one run, says a line a gate, and tells whether one failed.
-pub(super) fn any_fails(gates: &[Gate], report: &RunReport) -> bool {
+pub(crate) fn any_fails(gates: &[Gate], report: &RunReport) -> bool {
     let outcomes: Vec<GateOutcome> = gates.iter().map(|gate| judge_run(gate, report)).collect();
     for GateOutcome { gate, arm: _, passed, seen } in &outcomes {
         say::note(&format!("gate {}: `{gate}`: {seen}", if *passed { "passed" } else { "FAILED" }));

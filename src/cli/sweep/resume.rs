@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use super::exit::{Exit, ExitWith as _};
-use super::ladder_args::check_stored;
-use super::resume::{check_same, finished, from_file, settled};
+use crate::cli::ab::resume::{check_same, finished, from_file, settled};
+use crate::cli::args::ladder::check_stored;
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::experiment::{Curves, Ladder, Rung, Seen, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec, check_sweep_arms};
 use crate::report::{PublicSweep, public_sweep};
 use crate::store::{BlockState, Sweep, SweepStep};
 
 /// What a sweep is to run.
-pub(super) struct Ascent {
+pub(crate) struct Ascent {
     pub spec: RunSpec,
     pub arms: Vec<ArmSpec>,
     pub ladder: Ladder,
@@ -21,7 +21,7 @@ pub(super) struct Ascent {
 ///
 /// # Errors
 /// When it is none, or held secrets, which no file keeps.
-pub(super) fn stored(sweep: &Sweep) -> anyhow::Result<Ascent> {
+pub(crate) fn stored(sweep: &Sweep) -> anyhow::Result<Ascent> {
     let PublicSweep { run: spec, arms } = from_file(&sweep.spec)?;
     check_sweep_arms(&arms).exit_with(Exit::Usage)?;
     let ladder = check_stored(sweep.ladder.clone(), &spec, arms.len()).exit_with(Exit::Usage)?;
@@ -32,14 +32,14 @@ pub(super) fn stored(sweep: &Sweep) -> anyhow::Result<Ascent> {
 ///
 /// # Errors
 /// One that names what differs.
-pub(super) fn check(dir: &Path, sweep: &Sweep, Ascent { spec, arms, ladder }: &Ascent) -> anyhow::Result<()> {
+pub(crate) fn check(dir: &Path, sweep: &Sweep, Ascent { spec, arms, ladder }: &Ascent) -> anyhow::Result<()> {
     check_same(dir, &serde_json::to_value(&sweep.ladder)?, ladder)?;
     check_same(dir, &sweep.spec, &public_sweep(spec.clone(), arms.clone()))
 }
 
 /// What has been done so far.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(crate) struct Before {
     pub steps: Vec<SweepStep>,
     pub past: Vec<Rung>,
     pub curves: Curves,
@@ -48,7 +48,7 @@ pub(super) struct Before {
 impl Before {
     /// Nothing.
     #[must_use]
-    pub(super) fn nothing(Ascent { spec, arms, ladder }: &Ascent) -> Self {
+    pub(crate) fn nothing(Ascent { spec, arms, ladder }: &Ascent) -> Self {
         let curves = Curves::new(ladder, spec.slo, arms.iter().map(|arm| arm.name.clone()));
         Self { steps: vec![], past: vec![], curves }
     }
@@ -58,7 +58,7 @@ impl Before {
     ///
     /// # Errors
     /// When a step's report cannot be read.
-    pub(super) fn read(dir: &Path, sweep: Sweep, ascent: &Ascent) -> anyhow::Result<Self> {
+    pub(crate) fn read(dir: &Path, sweep: Sweep, ascent: &Ascent) -> anyhow::Result<Self> {
         let mut before = Self::nothing(ascent);
         let settle = |step: SweepStep| SweepStep { state: settled(&dir.join(&step.dir), step.state), ..step };
         let steps: Vec<SweepStep> = sweep.steps.into_iter().map(settle).collect();

@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What a run leaves behind.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     pub accumulator: Accumulator,
     /// Where complete turns were served, as far as that is known.
     pub observing: Observing<Place>,
@@ -27,7 +27,7 @@ pub(super) struct Recorded {
 
 /// Takes records as they come.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     pub recorded: Recorded,
     pub log: RequestLog,
     pub progress: Progress,
@@ -41,7 +41,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When a line cannot be written.
-    pub(super) async fn run(self, records: Receiver<TurnRecord>) -> anyhow::Result<Recorded> {
+    pub(crate) async fn run(self, records: Receiver<TurnRecord>) -> anyhow::Result<Recorded> {
         let runtime = tokio::runtime::Handle::current();
         let recording = tokio::task::spawn_blocking(move || runtime.block_on(self.record(records)));
         Ok(recording.await??)

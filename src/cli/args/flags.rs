@@ -8,7 +8,7 @@ use toml::Value;
 use crate::profile::Override;
 
 /// One flag.
-pub(super) struct Flag {
+pub(crate) struct Flag {
     pub name: &'static str,
     /// The name of its value in the help; none for a switch.
     pub value: Option<&'static str>,
@@ -18,7 +18,7 @@ pub(super) struct Flag {
 }
 
 /// What a flag does.
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// Sets a key to the value, which must be a whole number, a number or text.
     Int(&'static str),
     Float(&'static str),
@@ -51,7 +51,7 @@ const fn flag(
 
 /// Every flag that lays a value over the profile.
 #[rustfmt::skip]
-pub(super) const FLAGS: &[Flag] = &[
+pub(crate) const FLAGS: &[Flag] = &[
     flag("dataset-name", Some("NAME"), WORKLOAD, Custom(dataset), "Only generated-shared-prefix, which is the default"),
     flag("gsp-num-groups", Some("N"), WORKLOAD, Int("workload.groups"), "Groups, each with a system prompt of its own"),
     flag("gsp-prompts-per-group", Some("N"), WORKLOAD, Int("workload.sessions_per_group"), "Sessions (conversations) in each group"),
@@ -112,7 +112,7 @@ impl Flag {
     ///
     /// # Errors
     /// One sentence, without the flag's name.
-    pub(super) fn overrides(&self, value: &str) -> Result<Vec<Override>, String> {
+    pub(crate) fn overrides(&self, value: &str) -> Result<Vec<Override>, String> {
         let number = |what: &str| format!("`{value}` is no {what}");
         Ok(match &self.effect {
             Int(key) => vec![set(self.name, key, whole(value)?)],

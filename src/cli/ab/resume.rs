@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::exit::{Exit, ExitWith as _};
+use crate::cli::exit::{Exit, ExitWith as _};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
@@ -21,7 +21,7 @@ const NAMED: usize = 4;
 ///
 /// # Errors
 /// When it is none, or held secrets, which no file keeps.
-pub(super) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentSpec> {
+pub(crate) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentSpec> {
     let spec = from_file(&experiment.spec)?;
     check_stored(&spec).exit_with(Exit::Usage)?;
     Ok(spec)
@@ -31,7 +31,7 @@ pub(super) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentS
 ///
 /// # Errors
 /// When it is none, or held secrets, which no file keeps.
-pub(super) fn from_file<T: DeserializeOwned>(spec: &Value) -> anyhow::Result<T> {
+pub(crate) fn from_file<T: DeserializeOwned>(spec: &Value) -> anyhow::Result<T> {
     if spec.to_string().contains(crate::report::HIDDEN) {
         let why =
             "--resume: files keep no headers, bodies or addresses with secrets: give the whole command line again";
@@ -41,7 +41,7 @@ pub(super) fn from_file<T: DeserializeOwned>(spec: &Value) -> anyhow::Result<T> 
 }
 
 /// The seed of the first round or step, for a specification that draws it.
-pub(super) fn stored_seed(spec: &Value) -> Option<u64> {
+pub(crate) fn stored_seed(spec: &Value) -> Option<u64> {
     spec.pointer("/run/workload/seed")?.as_u64()
 }
 
@@ -49,7 +49,7 @@ pub(super) fn stored_seed(spec: &Value) -> Option<u64> {
 ///
 /// # Errors
 /// One that names what differs.
-pub(super) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) -> anyhow::Result<()> {
+pub(crate) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) -> anyhow::Result<()> {
     check_same(dir, &experiment.spec, &public_experiment(spec.clone()))
 }
 
@@ -57,7 +57,7 @@ pub(super) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) 
 ///
 /// # Errors
 /// One that names what differs.
-pub(super) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow::Result<()> {
     // As it would stand in the file: a number may lose its last bit on the way.
     let is: Value = serde_json::from_slice(&serde_json::to_vec(is)?)?;
     let mut found = Vec::new();
@@ -98,16 +98,18 @@ fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
 }
 
 /// How a block stands. A kill that fell between its report and the list has left it in the list as running.
-pub(super) fn settled(home: &Path, listed: BlockState) -> BlockState {
+pub(crate) fn settled(home: &Path, listed: BlockState) -> BlockState {
     match listed {
-        BlockState::Running => store::read_run(home).map_or(listed, |report| super::sites::state_of(&report)),
+        BlockState::Running => {
+            store::read_run(home).map_or(listed, |report| crate::cli::site::sites::state_of(&report))
+        }
         _ => listed,
     }
 }
 
 /// What has been done so far.
 #[derive(Debug, Default)]
-pub(super) struct Before {
+pub(crate) struct Before {
     pub blocks: Vec<store::Block>,
     pub past: Vec<Past>,
     pub results: Vec<BlockResult>,
@@ -117,7 +119,7 @@ pub(super) struct Before {
 ///
 /// # Errors
 /// When a block's report cannot be read.
-pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) -> anyhow::Result<Before> {
+pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) -> anyhow::Result<Before> {
     let ended: Vec<(store::Block, Past)> = experiment
         .blocks
         .into_iter()
@@ -153,7 +155,7 @@ pub(super) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn finished(dir: &Path, what: &str, home: &str) -> anyhow::Result<RunReport> {
+pub(crate) fn finished(dir: &Path, what: &str, home: &str) -> anyhow::Result<RunReport> {
     let lost = || format!("{what} `{home}`, which ran to its end: put it back, or begin anew with --out");
     store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)
 }

@@ -6,7 +6,7 @@ use crate::target::{Kind, ServerFacts};
 use crate::units::Rank;
 
 /// What to ask of this server, given what the profile's own headers and fields ask.
-pub(super) fn of(server: &ServerFacts, request: &RequestSpec) -> Asks {
+pub(crate) fn of(server: &ServerFacts, request: &RequestSpec) -> Asks {
     let Some(kind) = server.kind else { return Asks::default() };
     let rank = rank(kind, request).filter(|rank| server.ranks.is_none_or(|ranks| u32::from(rank.0) < ranks));
     if request.api == Api::Generate {
@@ -38,7 +38,7 @@ fn rank(kind: Kind, request: &RequestSpec) -> Option<Rank> {
 }
 
 /// The request of a probe that one rank answers, so that the second of two finds what the first left.
-pub(super) fn on_one_rank(request: &RequestSpec) -> RequestSpec {
+pub(crate) fn on_one_rank(request: &RequestSpec) -> RequestSpec {
     let mut request = request.clone();
     request.extra_body.entry("routed_dp_rank").or_insert_with(|| 0.into());
     request
