@@ -24,6 +24,7 @@ struct Series {
     /// Of the second arm.
     effect: f64,
     order: Order,
+    rounds: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -36,25 +37,26 @@ enum Order {
 
 impl Order {
     /// When the blocks of a round run.
-    fn places(self, round: usize) -> (usize, usize) {
+    fn places(self, round: usize, rounds: usize) -> (usize, usize) {
         match self {
             Self::Alternating if round.is_multiple_of(2) => (2 * round, 2 * round + 1),
             Self::Alternating => (2 * round + 1, 2 * round),
-            Self::OneAfterTheOther => (round, ROUNDS + round),
+            Self::OneAfterTheOther => (round, rounds + round),
         }
     }
 }
 
 impl Series {
-    const QUIET: Self = Self { noise: 0.01, shared: 0.0, drift: 0.0, effect: 0.0, order: Order::Alternating };
+    const QUIET: Self =
+        Self { noise: 0.01, shared: 0.0, drift: 0.0, effect: 0.0, order: Order::Alternating, rounds: ROUNDS };
 
     fn logs(self, random: &mut ChaCha8Rng) -> Vec<f64> {
         let mut normal = |spread: f64| -> f64 {
             let z: f64 = StandardNormal.sample(random);
             spread * z
         };
-        let rounds = (0..ROUNDS).map(|round| {
-            let (a, b) = self.order.places(round);
+        let rounds = (0..self.rounds).map(|round| {
+            let (a, b) = self.order.places(round, self.rounds);
             let of_round = normal(self.shared);
             let at = |place: usize| of_round + self.drift * place as f64;
             let baseline = at(a) + normal(self.noise);
@@ -108,6 +110,24 @@ fn where_noise_hides_five_per_cent_the_verdict_is_unclear_and_the_smallest_effec
             (0..DRAWS).map(|_| smallest_effect(&series.logs(&mut random), 0.95, THRESHOLD).unwrap()).collect();
         effects.sort_by(f64::total_cmp);
         assert!(effects[DRAWS / 2] > 0.055, "noise {noise}: {}", effects[DRAWS / 2]);
+    }
+}
+
+#[test]
+fn the_rounds_that_the_readme_asks_for_are_enough_and_half_of_them_are_not() {
+    for (noise, threshold, rounds) in [
+        (0.01, THRESHOLD, 5),
+        (0.01, 0.0, 4),
+        (0.02, THRESHOLD, 13),
+        (0.03, THRESHOLD, 26),
+        (0.02, 0.0, 6),
+        (0.03, 0.0, 11),
+    ] {
+        let series = Series { noise, effect: 0.05_f64.ln_1p(), rounds, ..Series::QUIET };
+        let [above, ..] = series.standings(threshold);
+        assert!(above >= DRAWS * 9 / 10, "noise {noise}, threshold {threshold}, {rounds} rounds: {above}");
+        let [above, ..] = Series { rounds: rounds.div_ceil(2), ..series }.standings(threshold);
+        assert!(above < DRAWS * 9 / 10, "noise {noise}, threshold {threshold}, half of {rounds} rounds: {above}");
     }
 }
 
