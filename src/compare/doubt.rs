@@ -39,7 +39,7 @@ pub fn planned_doubt(baseline: &str, arm: &str, rounds: u32) -> Option<Doubt> {
     doubt(baseline, arm, rounds.div_ceil(2), rounds)
 }
 
-/// The doubt that the order of paired blocks gives, by when they started. Blocks that started in the same second tell nothing.
+/// The doubt that the order of paired blocks gives, by when they started. Blocks that bear the same time tell nothing.
 pub(super) fn order<'a>(
     baseline: &str,
     arm: &str,

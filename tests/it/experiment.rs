@@ -120,7 +120,9 @@ fn an_arm_against_itself_shows_the_noise() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("a.again"), "{stdout}");
     assert!(stderr.contains("noise floor: over 2 rounds, Mean TTFT"), "{stderr}");
-    assert_eq!(blocks(&home.path().join("out"))[1], "1 a.again complete");
+    let out = home.path().join("out");
+    assert_eq!(blocks(&out)[1], "1 a.again complete");
+    assert_eq!(read(&out.join("comparison.json"))["doubts"], serde_json::json!([]), "AB BA, however short the blocks");
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl Block<'_> {
             spec,
             target: Some(self.site.target.clone()),
             host: host(),
-            started_utc: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            started_utc: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
             debug_build: cfg!(debug_assertions),
             arm: self.arm.map(str::to_owned),
             round: self.round,
