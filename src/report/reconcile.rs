@@ -43,7 +43,7 @@ pub(super) fn unread(unread: &Unread) -> Judged {
         format!("the counters of {} could not be read {when}{why}", unread.source),
         None,
         "what they say of this run is unknown, and it was not set against the replies",
-        "see that its /metrics answers all the time, or leave it out of --metrics-url",
+        "see that its /metrics answers all the time; one that only --metrics-url names can be left out there",
     );
     (finding, Verdict::Valid)
 }
