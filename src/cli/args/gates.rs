@@ -15,8 +15,9 @@ pub(crate) struct GateArgs {
 fn help() -> String {
     format!(
         "End with exit code 5 when this is true: {GATE_GRAMMAR}. `worse` means that the whole interval is worse than the \
-         baseline by more than P, and needs `ab` or `compare`. What was not measured does not pass. May be given several \
-         times, beside `experiment.fail_if`"
+         baseline by more than P, and needs `ab` or `compare`. What was not measured does not pass. A path that no run.json has \
+         is refused, save below `server.info.`, where each server says what it likes. May be given several times, beside \
+         `experiment.fail_if`"
     )
 }
 
