@@ -272,6 +272,17 @@ fn rates_start_sessions_on_time_without_a_cap() {
 }
 
 #[test]
+fn gates_of_a_profile_are_said_to_be_left_to_others() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("sweep");
+    let more =
+        ["--concurrencies=1", "--set", "experiment.fail_if=[\"totals.failed >= 0\"]", "--out", dir.to_str().unwrap()];
+    let (code, shown, said) = gspbench(&[&["sweep"], &ARMS[..2], &SMALL, &more].concat());
+    assert!(code == 0 || was_late(&dir), "{shown}{said}");
+    assert!(said.contains("`experiment.fail_if`") && said.contains("a sweep judges no gates"), "{said}");
+}
+
+#[test]
 fn nonsense_is_refused_with_a_sentence_and_leaves_no_directory() {
     let refuses = |words: &[&str], said: &[&str]| refuses(&[&["sweep"], &ARMS[..2], &SMALL, words].concat(), 2, said);
     refuses(&["--concurrencies=4,2"], &["--concurrencies", "4 stands before 2"]);

@@ -13,7 +13,9 @@ use crate::cli::args::output::OutputArgs;
 use crate::cli::args::spec::SpecArgs;
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::experiment::{Axis, Ladder};
-use crate::profile::{Context, Gaps, History, Override, Pacing, ProfileError, RunSpec, raw, run_spec, sweep_arms};
+use crate::profile::{
+    self, Context, Gaps, History, Override, Pacing, ProfileError, RunSpec, raw, run_spec, sweep_arms,
+};
 use crate::store::{self, Sweep, SweepDir};
 use crate::{render, workload};
 use climb::{Climb, Done};
@@ -129,7 +131,12 @@ fn asked(args: &SweepArgs, resumed: Option<&Sweep>) -> anyhow::Result<Asked> {
     let spec = run_spec(&given.profile, &Context { drawn_seed, ..context })?;
     let arms = sweep_arms(&given.profile)?;
     let ladder = args.ladder.ladder(&spec, arms.len())?;
-    Ok(Asked { ascent: Ascent { spec, arms, ladder }, sim: given.profile.sim, notes: spec_args.notes })
+    let mut notes = spec_args.notes;
+    if !profile::gates(&given.profile)?.is_empty() {
+        let left = "`experiment.fail_if` of the profile is left to `run`, `ab` and `compare`: a sweep judges no gates";
+        notes.push(left.to_owned());
+    }
+    Ok(Asked { ascent: Ascent { spec, arms, ladder }, sim: given.profile.sim, notes })
 }
 
 fn write(dir: &SweepDir, sweep: &Sweep) -> anyhow::Result<()> {
