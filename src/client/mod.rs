@@ -18,5 +18,5 @@ pub use dial::Dials;
 pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
 pub use network::classify;
-pub use place::{Exported, read_export};
+pub use place::{LoggedRequest, logged_request};
 pub use transport::{ClientError, Trust, common_headers, transport};

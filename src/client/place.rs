@@ -134,7 +134,7 @@ pub(super) fn times(spans: Spans, before: Option<ServerTimes>) -> Option<ServerT
 
 /// What a line of the server's own log of requests says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
+pub struct LoggedRequest {
     /// The id that the server gave the request, which its reply repeated.
     pub id: String,
     /// Absent for requests that no rank served, and without data parallelism.
@@ -144,9 +144,9 @@ pub struct Exported {
 
 /// Reads a line of the log that SGLang writes with `--export-metrics-to-file`; none when it is no such line.
 #[must_use]
-pub fn read_export(line: &[u8]) -> Option<Exported> {
+pub fn logged_request(line: &[u8]) -> Option<LoggedRequest> {
     let frame = frame::parse_export(line).ok()?;
-    Some(Exported {
+    Some(LoggedRequest {
         id: frame.id?.into_owned(),
         place: frame.dp_rank.map(|rank| Place::Rank(Rank(rank))),
         times: times(frame.spans, None),
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn a_line_of_the_servers_log_gives_id_rank_and_spans() {
         let line = br#"{"request_parameters":"{\"rid\":null}","id":"r1","finish_reason":{"type":"length","length":4},"prompt_tokens":9,"queue_time":0.002,"cached_tokens":8,"dp_rank":1,"forward_entry_time":10.5,"prefill_finished_time":10.75}"#;
-        let exported = read_export(line).unwrap();
-        assert_eq!((&*exported.id, exported.place), ("r1", Some(Place::Rank(Rank(1)))));
-        let times = exported.times.unwrap();
+        let logged = logged_request(line).unwrap();
+        assert_eq!((&*logged.id, logged.place), ("r1", Some(Place::Rank(Rank(1)))));
+        let times = logged.times.unwrap();
         assert_eq!((times.queue_us, times.prefill_us, times.return_us), (Some(2_000), Some(250_000), None));
-        assert_eq!(read_export(br#"{"request_parameters":"{}","id":"r2"}"#).unwrap().place, None);
-        assert_eq!(read_export(b"{\"id\":\"r1\",\"dp_ra"), None);
+        assert_eq!(logged_request(br#"{"request_parameters":"{}","id":"r2"}"#).unwrap().place, None);
+        assert_eq!(logged_request(b"{\"id\":\"r1\",\"dp_ra"), None);
     }
 }

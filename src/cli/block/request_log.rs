@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::client::{Exported, read_export};
+use crate::client::{LoggedRequest, logged_request};
 use crate::record::{Place, PlaceSource, TurnRecord};
 use crate::report::{Attributing, RunReport};
 use crate::store::{self, RunDir};
@@ -142,9 +142,9 @@ impl Joining {
         self.wanting += u64::try_from(ids.len()).unwrap_or(u64::MAX);
         if !ids.is_empty() {
             for log in self.logs.clone() {
-                self.placed += read_log(&log, |exported| {
-                    let at = ids.get(&exported.id)?;
-                    fill(&mut turns[*at], exported)
+                self.placed += read_log(&log, |logged| {
+                    let at = ids.get(&logged.id)?;
+                    fill(&mut turns[*at], logged)
                 })?;
             }
         }
@@ -176,8 +176,8 @@ fn wanted(turn: &TurnRecord) -> Option<String> {
 }
 
 /// What the line says beyond what the reply said.
-fn fill(turn: &mut TurnRecord, exported: Exported) -> Option<()> {
-    let Exported { id: _, place, times } = exported;
+fn fill(turn: &mut TurnRecord, logged: LoggedRequest) -> Option<()> {
+    let LoggedRequest { id: _, place, times } = logged;
     turn.server_times = turn.server_times.or(times);
     turn.place = Some(place?);
     turn.place_source = Some(PlaceSource::ExportFile);
@@ -185,7 +185,7 @@ fn fill(turn: &mut TurnRecord, exported: Exported) -> Option<()> {
 }
 
 /// Reads all lines that are one; how many of them `take` made use of. The last may be torn: the server still writes.
-fn read_log(path: &Path, mut take: impl FnMut(Exported) -> Option<()>) -> anyhow::Result<u64> {
+fn read_log(path: &Path, mut take: impl FnMut(LoggedRequest) -> Option<()>) -> anyhow::Result<u64> {
     let unreadable = || format!("--export-file `{}`: it cannot be read", path.display());
     let mut reader = opened(path).with_context(unreadable).exit_with(Exit::Usage)?;
     let (mut line, mut used) = (Vec::new(), 0);
@@ -194,7 +194,7 @@ fn read_log(path: &Path, mut take: impl FnMut(Exported) -> Option<()>) -> anyhow
         if reader.read_until(b'\n', &mut line).with_context(unreadable).exit_with(Exit::Usage)? == 0 {
             return Ok(used);
         }
-        used += u64::from(read_export(&line).and_then(&mut take).is_some());
+        used += u64::from(logged_request(&line).and_then(&mut take).is_some());
     }
 }
 
