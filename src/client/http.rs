@@ -23,6 +23,7 @@ use super::machine::{End, Machine};
 use super::network;
 use super::place;
 use super::request::{Request, StampedBody, with_rank};
+use super::secrets;
 use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
@@ -32,8 +33,6 @@ use crate::workload::{Api, Prompt};
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
-/// Header values shorter than this are words, not secrets, and hiding them would garble messages.
-const SECRET_LENGTH: usize = 8;
 /// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
 const OPENING: Duration = Duration::from_secs(3);
 
@@ -118,7 +117,7 @@ impl Client {
         };
         let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
         let url = settings.url.as_str().into();
-        let (lanes, secrets) = (lanes.clone(), secrets(&settings));
+        let (lanes, secrets) = (lanes.clone(), secrets::of(&settings));
         let (fresh, lost) = (OnceLock::new(), dial::Dialer::default());
         let inner = Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh, lost };
         Ok(Self(Arc::new(inner)))
@@ -254,6 +253,7 @@ impl Inner {
         })
     }
 
+    /// Sends a request and reads its reply to the end. The loop stays here: a future of its own would hold the response twice.
     async fn exchange(&self, machine: &mut Machine, request: Box<Request>) -> End {
         let Settings { connect_timeout, first_byte_timeout, idle_timeout, .. } = &self.settings;
         let _in_use = self.pool().dialer.begin();
@@ -272,19 +272,11 @@ impl Inner {
         let mut arrivals = Arrivals::after(sent.get().copied().unwrap_or(now));
         let record = machine.record();
         record.head_us = Some(self.clock.at(arrivals.stamp(now, lanes::woke_at())).into());
-        record.status = Some(response.status().as_u16());
-        place::note_head(response.headers(), record);
-        let mut inflate = match Inflate::of(response.headers()) {
+        let mut inflate = match take_head(&mut response, record) {
             Ok(inflate) => inflate,
-            Err(why) => return End::Failed(Failure::Protocol, why.to_string()),
+            Err(end) => return end,
         };
-        if !inflate.is_plain() {
-            record.note(Oddity::Compressed);
-        }
-        // Headers are slices of the connection's read buffer: kept, they cost each stream a second one of 8 KiB.
-        drop(std::mem::take(response.headers_mut()));
-        let mut has_bytes = false;
-        let mut read = now;
+        let (mut has_bytes, mut read) = (false, now);
         loop {
             match ending.bound(response.chunk()).await {
                 Ok(Ok(Some(bytes))) => {
@@ -309,12 +301,17 @@ impl Inner {
     }
 }
 
-/// The key, and the values of headers that by their names hold one.
-fn secrets(settings: &Settings) -> Arc<[String]> {
-    let is_secret =
-        |name: &str| ["auth", "key", "cookie", "token"].iter().any(|word| name.to_lowercase().contains(word));
-    let headers = settings.headers.iter().filter(|(name, value)| is_secret(name) && value.len() >= SECRET_LENGTH);
-    settings.api_key.iter().chain(headers.map(|(_, value)| value)).cloned().collect()
+/// Notes what the head says, and takes its headers: they are slices of the connection's read buffer, and kept they cost each
+/// stream a second one of 8 KiB.
+fn take_head(response: &mut reqwest::Response, record: &mut TurnRecord) -> Result<Inflate, End> {
+    let headers = std::mem::take(response.headers_mut());
+    record.status = Some(response.status().as_u16());
+    place::note_head(&headers, record);
+    let inflate = Inflate::of(&headers).map_err(|why| End::Failed(Failure::Protocol, why.to_string()))?;
+    if !inflate.is_plain() {
+        record.note(Oddity::Compressed);
+    }
+    Ok(inflate)
 }
 
 fn first_byte_end(limit: Duration) -> End {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::body::{Asks, CachedDetails};
 use super::place::{self, Sightings};
+use super::secrets;
 use crate::record::{Failure, Gap, Oddity, Outcome, TurnRecord};
 use crate::units::Micros;
 use crate::wire::frame::{self, Frame};
@@ -138,7 +139,7 @@ impl Machine {
         let outcome = self.outcome(end, tail_is_cut);
         let Self { mut record, state, secrets, .. } = self;
         state.sightings.settle(&mut record);
-        hide(&secrets, &mut record);
+        secrets::hide(&secrets, &mut record);
         if outcome.is_complete() && state.is_silence_zero {
             record.cached_tokens.get_or_insert(0);
         }
@@ -153,7 +154,8 @@ impl Machine {
             Ok(outcome) => return outcome,
             Err(failed) => failed,
         };
-        self.record.detail = Some(shorten(&hidden(&self.secrets, &detail))).filter(|detail| !detail.is_empty());
+        self.record.detail =
+            Some(shorten(&secrets::hidden(&self.secrets, &detail))).filter(|detail| !detail.is_empty());
         Outcome::Failed(failure)
     }
 
@@ -360,23 +362,6 @@ impl State {
                 self.add_text(Some(text))
             }
         }
-    }
-}
-
-/// A text of the server's without what no record may repeat.
-fn hidden(secrets: &[String], text: &str) -> String {
-    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "(hidden)"))
-}
-
-/// The same for what a record quotes of the server beside its error.
-fn hide(secrets: &[String], record: &mut TurnRecord) {
-    if secrets.is_empty() {
-        return;
-    }
-    let TurnRecord { place, request_id, finish, .. } = record;
-    *place = place.take().map(|place| place.renamed(|name| hidden(secrets, name)));
-    for text in [request_id, finish].into_iter().flatten() {
-        *text = hidden(secrets, text);
     }
 }
 

@@ -11,6 +11,7 @@ mod names;
 mod network;
 mod place;
 mod request;
+mod secrets;
 mod transport;
 
 pub use body::{Asks, CachedDetails, Shape, encode};
