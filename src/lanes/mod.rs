@@ -29,7 +29,9 @@ const LONGEST: Duration = Duration::from_millis(1);
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+    /// When the last wait for the sockets ended.
     static WOKE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// When the sockets were last looked at: as [`WOKE`], or later where a stream gave way and there was nothing to wait for.
     static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
     static PACE: Cell<Option<Pace>> = const { Cell::new(None) };
 }
@@ -69,11 +71,12 @@ pub async fn give_way(before: Instant, now: Instant) {
     if now.saturating_duration_since(looked) < LONGEST {
         return;
     }
-    // The stream's connection may wake it once with a piece at hand; after the second it runs when nothing else can and the
-    // lane has looked.
+    // Who yields runs again after the lane has looked, unless something wakes it before. Its connection may do so once, with
+    // a piece at hand: the first yield may be lost to that, the second is not.
     for _ in 0..2 {
         tokio::task::yield_now().await;
     }
+    // A look without a wait calls no hook.
     if LOOKED.get() == Some(looked) {
         LOOKED.set(Some(Instant::now()));
     }
