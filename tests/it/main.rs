@@ -59,6 +59,8 @@ mod traps_framing;
 #[cfg(test)]
 mod traps_lanes;
 #[cfg(test)]
+mod traps_metrics;
+#[cfg(test)]
 mod traps_output;
 #[cfg(test)]
 mod traps_program;

@@ -1,9 +1,8 @@
-//! Cases that need the whole program (B12, B40–B53, B83–B85, B97–B112): `gspbench run` against a scripted server; what it
+//! Cases that need the whole program (B12, B40–B53, B83–B85, B97–B103, B107–B112; counters: `traps_metrics`): `gspbench run` against a scripted server; what it
 //! reports, what it writes, what the server saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use assert_cmd::Command;
@@ -14,12 +13,12 @@ use crate::play::{DONE, content, counts, ending, event, finish, role, usage};
 use crate::scripted::{Answer, Scripted, Seen, Step, chat_stream, chunk, head, stream};
 
 /// A server whose turns are answered by `turn`, which gets the number of the turn: 0 is the probe. It knows no other route.
-fn server(turn: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static) -> Scripted {
+pub(crate) fn server(turn: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static) -> Scripted {
     server_with(turn, |_| None)
 }
 
 /// The same, with further routes.
-fn server_with(
+pub(crate) fn server_with(
     turn: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
     other: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
 ) -> Scripted {
@@ -32,28 +31,28 @@ fn server_with(
     })
 }
 
-fn abc() -> Answer {
+pub(crate) fn abc() -> Answer {
     Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
 }
 
 /// What a run left behind.
-struct Ran {
-    exit: i32,
+pub(crate) struct Ran {
+    pub exit: i32,
     stdout: String,
-    stderr: String,
+    pub stderr: String,
     dir: tempfile::TempDir,
 }
 
 impl Ran {
     /// Four single-turn sessions, one after the other, with further flags.
-    fn new(server: &Scripted, flags: &[&str]) -> Self {
+    pub(crate) fn new(server: &Scripted, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (exit, stdout, stderr) =
             gspbench(&small(&[&["--target", &server.url, "--out", "out"], flags].concat()), dir.path());
         Self { exit, stdout, stderr, dir }
     }
 
-    fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> Value {
         let text =
             std::fs::read_to_string(self.dir.path().join("out/run.json")).unwrap_or_else(|_| panic!("{}", self.stderr));
         serde_json::from_str(&text).expect("strict JSON, whatever happened")
@@ -64,17 +63,17 @@ impl Ran {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn totals(&self) -> Value {
+    pub(crate) fn totals(&self) -> Value {
         self.report()["totals"].clone()
     }
 
     /// Whether the run is valid but for how late this machine, which also runs the other tests, was itself.
-    fn ended_well(&self) -> bool {
+    pub(crate) fn ended_well(&self) -> bool {
         ended_well(self.exit, &[&self.dir.path().join("out")])
     }
 
     /// Kinds of the voids and warnings.
-    fn findings(&self) -> BTreeSet<String> {
+    pub(crate) fn findings(&self) -> BTreeSet<String> {
         let validity = self.report()["validity"].clone();
         let all = ["voids", "warnings"].map(|list| validity[list].as_array().unwrap().clone()).concat();
         all.iter().map(|finding| finding["kind"].as_str().unwrap().to_owned()).collect()
@@ -274,113 +273,6 @@ fn cached_tokens_that_are_not_told_are_no_misses() {
     let ran = Ran::new(&server, &["--gsp-prompts-per-group=10"]);
     assert_eq!(ran.report()["metrics"]["cache_hit_rate"], json!({"value": 0.8, "coverage": 0.5}));
     assert_eq!(ran.totals()["prompt_tokens"], 10_000);
-}
-
-/// B105, B106
-#[test]
-fn counters_are_those_of_the_run_and_a_reset_is_seen() {
-    let run = |before: u32, after: u32| {
-        // The probe is turn 0; before the run and after it the counter is read as often as the program likes.
-        let last = Arc::new(AtomicUsize::new(0));
-        let last_turn = Arc::clone(&last);
-        let server = server_with(
-            move |_, turn| {
-                last.store(turn, Ordering::SeqCst);
-                abc()
-            },
-            move |seen| {
-                (seen.path == "/metrics").then(|| {
-                    let now = if last_turn.load(Ordering::SeqCst) == 0 { before } else { after };
-                    Answer::Whole(200, "text/plain", format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {now}\n"))
-                })
-            },
-        );
-        let ran = Ran::new(&server, &[]);
-        let counters = ran.report()["server"]["counters"].as_array().unwrap().clone();
-        (ran, counters[0].clone())
-    };
-    let (_, grown) = run(7000, 7100);
-    assert_eq!(grown["delta"], 100.0);
-    let (ran, fell) = run(10_000, 500);
-    assert_eq!(fell["delta"], Value::Null, "never -9,500");
-    assert!(ran.findings().contains("restart") && ran.exit == 4);
-}
-
-/// B108
-#[test]
-fn metrics_that_are_missing_or_no_metrics_change_nothing() {
-    for answer in [None, Some("<html>hi</html>\n<p>x{y</p>"), Some("other_total 5\n"), Some("")] {
-        let server = server_with(
-            |_, _| abc(),
-            move |seen| {
-                let page = answer.filter(|_| seen.path == "/metrics")?;
-                Some(Answer::Whole(200, "text/html", page.to_owned()))
-            },
-        );
-        let ran = Ran::new(&server, &[]);
-        assert_eq!((ran.ended_well(), &ran.totals()["complete"]), (true, &json!(4)), "{answer:?}: {}", ran.stderr);
-    }
-}
-
-/// A page of a gateway that labels its counters by tenant, and of a server that exports what it likes.
-#[test]
-fn a_page_of_counters_that_is_too_large_is_summed_or_refused_and_both_are_said() {
-    let run = |page: Arc<dyn Fn(usize) -> String + Send + Sync>| {
-        let last = Arc::new(AtomicUsize::new(0));
-        let last_turn = Arc::clone(&last);
-        let server = server_with(
-            move |_, turn| {
-                last.store(turn, Ordering::SeqCst);
-                abc()
-            },
-            move |seen| {
-                let page = || page(last_turn.load(Ordering::SeqCst));
-                (seen.path == "/metrics").then(|| Answer::Whole(200, "text/plain", page()))
-            },
-        );
-        let ran = Ran::new(&server, &[]);
-        assert!(ran.ended_well(), "{}", ran.stderr);
-        ran.report()["server"].clone()
-    };
-    // More series after the run than before it, each of which counts one then.
-    let tenants = |turn: usize| if turn == 0 { 15_000 } else { 25_000 };
-    let line = |n: usize| format!("vllm:request_success_total{{engine=\"0\",tenant=\"{n}\"}} 1\n");
-    let told = run(Arc::new(move |turn| (0..tenants(turn)).map(line).collect()));
-    let counters = told["counters"].as_array().unwrap();
-    assert_eq!((counters.len(), &counters[0]["delta"]), (1, &json!(10_000.0)));
-    assert_eq!((&told["cut"][0]["summed_series"], &told["cut"][0]["left_out_bytes"]), (&json!(25_000), &json!(0)));
-    let large = |turn| if turn == 0 { "up 1\n".to_owned() } else { "foreign_total{a=\"b\"} 1\n".repeat(1 << 20) };
-    let told = run(Arc::new(large));
-    assert_eq!(told["unread"][0]["when"], "after");
-    assert!(told["unread"][0]["why"].as_str().unwrap().contains("larger than 16777216 bytes"), "{}", told["unread"]);
-}
-
-/// B108: from the first turn on, no question about metrics is answered.
-#[test]
-fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
-    let has_begun = Arc::new(AtomicUsize::new(0));
-    let turns = Arc::clone(&has_begun);
-    let server = server_with(
-        move |_, turn| {
-            turns.store(turn, Ordering::SeqCst);
-            abc()
-        },
-        move |seen| {
-            (seen.path == "/metrics").then(|| match has_begun.load(Ordering::SeqCst) {
-                0 => Answer::Whole(200, "text/plain", "sglang:num_requests_total 5\n".to_owned()),
-                _ => Answer::Steps(vec![Step::Hold]),
-            })
-        },
-    );
-    let ran = Ran::new(&server, &[]);
-    let report = ran.report();
-    assert_eq!((ran.ended_well(), &report["totals"]["complete"]), (true, &json!(4)), "{}", ran.stderr);
-    assert_eq!(report["server"]["counters"][0]["delta"], Value::Null);
-    assert_eq!(report["server"]["unread"][0]["when"], "after", "{}", report["server"]["unread"]);
-    assert!(report["server"]["unread"][0]["why"].as_str().unwrap().contains("no answer within"));
-    let asked: BTreeSet<usize> =
-        server.seen().iter().filter(|seen| seen.path == "/metrics").map(|seen| seen.connection).collect();
-    assert!(server.turns()[1..].iter().all(|turn| !asked.contains(&turn.connection)), "on a connection of its own");
 }
 
 /// B110, B112
