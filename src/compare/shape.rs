@@ -182,6 +182,14 @@ pub struct MetricRow {
     pub contrasts: Vec<Contrast>,
 }
 
+impl MetricRow {
+    /// The label without its unit, which a ratio of two values does not have.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.label.split(" (").next().unwrap_or(&self.label)
+    }
+}
+
 /// How the value of an arm came from several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

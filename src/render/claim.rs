@@ -103,7 +103,7 @@ fn rest(comparison: &Comparison, at: usize, arm: &Arm) -> String {
         let of = |row: &&MetricRow| row.contrasts.get(at).is_some_and(|contrast| contrast.verdict == wanted);
         let name = |row: &MetricRow| {
             let leaning = row.contrasts.get(at).and_then(|contrast| leaning(row, contrast, comparison.threshold));
-            let name = row.label.split(" (").next().unwrap_or(&row.label);
+            let name = row.name();
             leaning.map_or_else(|| name.to_owned(), |how| format!("{name} ({how})"))
         };
         judged().filter(of).map(name).collect()

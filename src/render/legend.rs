@@ -73,7 +73,7 @@ pub(super) fn crossing(comparison: &Comparison) -> Option<String> {
         for at in (0..row.contrasts.len()).filter(|at| crosses(row, *at)) {
             let of = comparison.arms.get(at + 1).filter(|_| several);
             let of = of.map_or(String::new(), |arm| format!(" of {}", arm.name));
-            rows.push(format!("{}{of}", row.label.split(" (").next().unwrap_or(&row.label)));
+            rows.push(format!("{}{of}", row.name()));
         }
     }
     (!rows.is_empty()).then(|| {

@@ -50,13 +50,8 @@ fn left_out(rows: &[(&MetricRow, &Contrast)]) -> String {
         }
     };
     let judged = rows.iter().filter(|(row, _)| row.judged);
-    let named: Vec<_> = judged.map(|(row, contrast)| format!("{} ({})", name(row), why(contrast))).collect();
+    let named: Vec<_> = judged.map(|(row, contrast)| format!("{} ({})", row.name(), why(contrast))).collect();
     if named.is_empty() { String::new() } else { format!(" Judged, but not drawn: {}.", named.join("; ")) }
-}
-
-/// A ratio has no unit.
-fn name(row: &MetricRow) -> &str {
-    row.label.split(" (").next().unwrap_or(&row.label)
 }
 
 fn drawing(rows: &[(&MetricRow, &Contrast)]) -> Drawing {
@@ -91,7 +86,7 @@ fn metric(row: &MetricRow, contrast: &Contrast, x: &Scale, top: f64) -> Vec<Elem
         x.ticks().into_iter().map(|tick| line((x.at(tick), y - 7.0), (x.at(tick), y + 7.0), "grid")).collect();
     marks.push(line((x.at(1.0), y - 9.0), (x.at(1.0), y + 9.0), "axis"));
     marks.extend([
-        label(LEFT, top + 13.0, "name", format!("{arrow} {}", name(row))),
+        label(LEFT, top + 13.0, "name", format!("{arrow} {}", row.name())),
         label(RIGHT, top + 13.0, &format!("figure end {class}"), said(contrast)),
     ]);
     if let Some(Interval { low, high, .. }) = contrast.interval {

@@ -74,7 +74,7 @@ fn metric(row: &MetricRow) -> Element {
     let values: Vec<_> = row.arms.iter().take(2).map(|value| or_dash(value.value, show)).collect();
     let ratio = row.contrasts.first().and_then(|contrast| contrast.geometric_mean);
     let unit = if row.unit == "ratio" { "%" } else { &row.unit };
-    tile(row.label.split(" (").next().unwrap_or(&row.label), or_dash(ratio, |ratio| format!("{}×", number(ratio))), {
+    tile(row.name(), or_dash(ratio, |ratio| format!("{}×", number(ratio))), {
         format!("{} {unit}", values.join(" → "))
     })
 }
