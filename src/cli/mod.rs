@@ -14,6 +14,7 @@ mod interrupt;
 mod plan;
 mod profiles;
 mod report;
+mod resume;
 mod run;
 mod say;
 mod selftest;

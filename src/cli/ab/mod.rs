@@ -1,7 +1,7 @@
 //! `gspbench ab`: arms in interleaved rounds, then compared.
 
-pub(super) mod resume;
-pub(super) mod trial;
+mod resume;
+mod trial;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use crate::cli::args::gates::GateArgs;
 use crate::cli::args::output::OutputArgs;
 use crate::cli::args::spec::SpecArgs;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::resume::stored_seed;
 use crate::cli::site::start;
 use crate::compare::{Comparison, Settings, compare, planned_doubt};
 use crate::profile::{Context, ExperimentSpec, Override, experiment_spec, raw};
@@ -147,7 +148,7 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
         against_itself(&mut loaded.profile.arm);
     }
     let context = loaded.context(true);
-    let drawn_seed = resumed.and_then(|resumed| resume::stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
+    let drawn_seed = resumed.and_then(|resumed| stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
     let spec = experiment_spec(&loaded.profile, &Context { drawn_seed, ..context })?;
     let fail_if = args.gates.beside(spec.fail_if)?;
     Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })

@@ -1,21 +1,14 @@
-//! Taking an experiment up again: the same specification, and the blocks that are done. What a sweep shares with it.
+//! Taking an experiment up again: the same specification, and the blocks that are done.
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::resume::{check_same, finished, from_file, settled};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
-use crate::report::{RunReport, public_experiment};
-use crate::store::{self, BlockState, Experiment};
-
-/// Differences that are named before the rest is only counted.
-const NAMED: usize = 4;
+use crate::report::public_experiment;
+use crate::store::{self, Experiment};
 
 /// The specification that a directory holds, for a command line that says nothing else.
 ///
@@ -27,84 +20,12 @@ pub(crate) fn stored_spec(experiment: &Experiment) -> anyhow::Result<ExperimentS
     Ok(spec)
 }
 
-/// A specification as it stands in a file.
-///
-/// # Errors
-/// When it is none, or held secrets, which no file keeps.
-pub(crate) fn from_file<T: DeserializeOwned>(spec: &Value) -> anyhow::Result<T> {
-    if spec.to_string().contains(crate::report::HIDDEN) {
-        let why =
-            "--resume: files keep no headers, bodies or addresses with secrets: give the whole command line again";
-        return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
-    }
-    serde_json::from_value(spec.clone()).exit_with(Exit::Usage)
-}
-
-/// The seed of the first round or step, for a specification that draws it.
-pub(crate) fn stored_seed(spec: &Value) -> Option<u64> {
-    spec.pointer("/run/workload/seed")?.as_u64()
-}
-
 /// Refuses to go on with another specification than the experiment began with.
 ///
 /// # Errors
 /// One that names what differs.
 pub(crate) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) -> anyhow::Result<()> {
     check_same(dir, &experiment.spec, &public_experiment(spec.clone()))
-}
-
-/// Refuses to go on in `dir` with another specification than `was`, the one on file.
-///
-/// # Errors
-/// One that names what differs.
-pub(crate) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow::Result<()> {
-    // As it would stand in the file: a number may lose its last bit on the way.
-    let is: Value = serde_json::from_slice(&serde_json::to_vec(is)?)?;
-    let mut found = Vec::new();
-    differences("", was, &is, &mut found);
-    if found.is_empty() {
-        return Ok(());
-    }
-    let more = found.len().saturating_sub(NAMED);
-    found.truncate(NAMED);
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    let why = format!(
-        "--resume: `{}` was begun with another specification: {}{more}; give its own command line, or begin anew with --out",
-        dir.display(),
-        found.join(", "),
-    );
-    Err(anyhow::Error::msg(why)).exit_with(Exit::Usage)
-}
-
-/// Every leaf that differs, by its path. What is null here and absent there was not known when the file was written.
-fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
-    match (was, is) {
-        (Value::Object(before), Value::Object(now)) => {
-            let keys: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
-            for key in keys {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                let of = |fields: &'_ serde_json::Map<String, Value>| fields.get(key).cloned().unwrap_or(Value::Null);
-                differences(&path, &of(before), &of(now), found);
-            }
-        }
-        (Value::Array(before), Value::Array(now)) if before.len() == now.len() => {
-            for (at, (before, now)) in before.iter().zip(now).enumerate() {
-                differences(&format!("{path}[{at}]"), before, now, found);
-            }
-        }
-        _ if was == is => {}
-        _ => found.push(format!("`{path}` was {was} and is {is}")),
-    }
-}
-
-/// How a block stands. A kill that fell between its report and the list has left it in the list as running.
-pub(crate) fn settled(home: &Path, listed: BlockState) -> BlockState {
-    match listed {
-        BlockState::Running => {
-            store::read_run(home).map_or(listed, |report| crate::cli::site::sites::state_of(&report))
-        }
-        _ => listed,
-    }
 }
 
 /// What has been done so far.
@@ -151,18 +72,9 @@ pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
     Ok(before)
 }
 
-/// The report of a block or step that ran to its end.
-///
-/// # Errors
-/// When it cannot be read.
-pub(crate) fn finished(dir: &Path, what: &str, home: &str) -> anyhow::Result<RunReport> {
-    let lost = || format!("{what} `{home}`, which ran to its end: put it back, or begin anew with --out");
-    store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::profile::{Context, experiment_spec, raw};
@@ -194,16 +106,5 @@ mod tests {
 
     fn raw_arm(name: &str) -> raw::Arm {
         raw::Arm { name: Some(name.into()), target: Some("sim:round_robin".into()), ..raw::Arm::default() }
-    }
-
-    #[test]
-    fn what_differs_is_named_by_its_path_with_both_values() {
-        let mut found = vec![];
-        let was = json!({"run": {"seed": 1, "same": [1]}, "arms": [{"name": "a"}], "gone": true});
-        let is = json!({"run": {"seed": 2, "same": [1], "new": null}, "arms": [{"name": "b"}]});
-        differences("", &was, &is, &mut found);
-        let named =
-            ["`arms[0].name` was \"a\" and is \"b\"", "`gone` was true and is null", "`run.seed` was 1 and is 2"];
-        assert_eq!(found, named);
     }
 }

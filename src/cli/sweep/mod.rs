@@ -1,17 +1,17 @@
 //! `gspbench sweep`: the load raised step by step, on every arm.
 
-pub(super) mod climb;
-pub(super) mod resume;
+mod climb;
+mod resume;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{descriptors, interrupt, say};
-use crate::cli::ab::resume::stored_seed;
 use crate::cli::args::ladder::LadderArgs;
 use crate::cli::args::output::OutputArgs;
 use crate::cli::args::spec::SpecArgs;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::resume::stored_seed;
 use crate::experiment::{Axis, Ladder};
 use crate::profile::{
     self, Context, Gaps, History, Override, Pacing, ProfileError, RunSpec, raw, run_spec, sweep_arms,

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::cli::ab::resume::{check_same, finished, from_file, settled};
 use crate::cli::args::ladder::check_stored;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::resume::{check_same, finished, from_file, settled};
 use crate::experiment::{Curves, Ladder, Rung, Seen, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec, check_sweep_arms};
 use crate::report::{PublicSweep, public_sweep};
