@@ -97,7 +97,7 @@ impl Block<'_> {
         progress.stage("flush");
         let (flush, mut notes) = Box::pin(self.cold_start().run()).await.exit_with(Exit::Target)?;
         notes.extend(self.site.facts.notes.iter().chain(&self.site.probed.notes).cloned());
-        let before = self.outside().scrape().await;
+        let before = self.outside().settled().await;
         let roles = self.outside().node_roles(&before).await;
         progress.start();
         let witness = Witness::start(&lanes);
@@ -105,7 +105,7 @@ impl Block<'_> {
         let measuring = self.measure(&lanes, accumulator, dir, progress, placer.clone());
         let Driving { driven, recorded, in_flight_max, dials, series } = measuring.await?;
         let seen = witness.end().await;
-        let after = self.outside().scrape().await;
+        let after = self.outside().settled().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let server = ServerSide {
             counters: deltas(&before, &after, &roles),

@@ -24,6 +24,14 @@ pub(crate) struct Scrapes {
     failed: BTreeMap<String, String>,
 }
 
+impl Scrapes {
+    /// Whether every counter is what it was.
+    fn stand_as(&self, earlier: &Self) -> bool {
+        let counters = |(name, scrape): (&String, &Scrape)| (name.clone(), scrape.counters.clone());
+        self.read.iter().map(counters).eq(earlier.read.iter().map(counters))
+    }
+}
+
 /// The target and the further addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outside<'a> {
@@ -31,9 +39,31 @@ pub(crate) struct Outside<'a> {
     pub metrics_urls: &'a [MetricsUrl],
 }
 
+/// A server counts a request a little after it has answered it; so long between two looks at its counters …
+const SETTLING: Duration = Duration::from_millis(20);
+/// … and so many looks at the most: one that others use never settles.
+const LOOKS: usize = 5;
+
 impl Outside<'_> {
+    /// The counters once they stand still: SGLang sends a reply before it counts it, and the last request of a probe would be
+    /// counted among the turns, or the last turn not at all. Addresses that do not answer are not asked again.
+    pub(crate) async fn settled(&self) -> Scrapes {
+        let mut scrapes = self.scrape().await;
+        for _ in 1..LOOKS {
+            if scrapes.read.is_empty() || !scrapes.failed.is_empty() {
+                break;
+            }
+            tokio::time::sleep(SETTLING).await;
+            let earlier = std::mem::replace(&mut scrapes, self.scrape().await);
+            if scrapes.stand_as(&earlier) {
+                break;
+            }
+        }
+        scrapes
+    }
+
     /// Reads the counters of every address that shows some, of all at once.
-    pub(crate) async fn scrape(&self) -> Scrapes {
+    async fn scrape(&self) -> Scrapes {
         let ask = async |(name, source): (String, &str)| (name, self.site.scraper.scrape(source).await);
         let mut scrapes = Scrapes::default();
         for (name, said) in join_all(self.sources().into_iter().map(ask)).await {
