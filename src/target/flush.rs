@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use super::join;
@@ -93,21 +94,45 @@ async fn refusal(sent: reqwest::Result<reqwest::Response>) -> Flush {
 }
 
 /// Runs a command of the user's that empties the cache, with the target's address as `GSPBENCH_TARGET`. Its exit code tells
-/// whether it did.
+/// whether it did. One that is not waited for any longer is ended with all that it started: it must not empty the cache of a
+/// later block.
 pub async fn flush_by_command(command: &str, base: &str, timeout: Duration) -> Flush {
     let child = tokio::process::Command::new("sh")
         .args(["-c", command])
         .env("GSPBENCH_TARGET", base)
         .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    match tokio::time::timeout(timeout, child).await {
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
+    let child = match child {
+        Ok(child) => child,
+        Err(why) => return Flush::Refused(why.to_string()),
+    };
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    match tokio::time::timeout(timeout, child.wait_with_output()).await {
         Err(_) => Flush::Refused(format!("it did not end within {}", humantime::format_duration(timeout))),
         Ok(Err(why)) => Flush::Refused(why.to_string()),
-        Ok(Ok(output)) if output.status.success() => Flush::Accepted,
         Ok(Ok(output)) => {
+            // What it left running on purpose is its own affair.
+            group.0 = None;
             let said = String::from_utf8_lossy(&output.stderr);
-            Flush::Refused(format!("{}: {}", output.status, said.lines().last().unwrap_or_default()))
+            match output.status.success() {
+                true => Flush::Accepted,
+                false => Flush::Refused(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())),
+            }
+        }
+    }
+}
+
+/// A process group that is killed when this is dropped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // It may have ended by itself.
+            let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
@@ -127,6 +152,10 @@ pub fn evictable(exposition: &Exposition) -> BTreeMap<Place, f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
 
     #[test]
@@ -160,7 +189,20 @@ mod tests {
         assert_eq!(run("test \"$GSPBENCH_TARGET\" = http://h:1", 60_000).await, Flush::Accepted);
         let Flush::Refused(why) = run("echo first >&2; echo no such rank >&2; exit 3", 60_000).await else { panic!() };
         assert!(why.contains('3') && why.contains("no such rank") && !why.contains("first"), "{why}");
-        let Flush::Refused(why) = run("sleep 600", 20).await else { panic!() };
-        assert!(why.contains("20ms"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_ended_with_all_that_it_started() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut reader = tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into()).unwrap();
+        // Both hold the writing end: the reading ends when both have ended.
+        let command = format!("(sleep 600 & sleep 600) >/proc/{}/fd/{}", std::process::id(), writer.as_raw_fd());
+        let Flush::Refused(why) = flush_by_command(&command, "http://h:1", Duration::from_millis(300)).await else {
+            panic!()
+        };
+        assert!(why.contains("300ms"), "{why}");
+        drop(writer);
+        let read = tokio::time::timeout(Duration::from_secs(10), reader.read_u8()).await;
+        assert_eq!(read.expect("both have ended").unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
 }
