@@ -7,6 +7,7 @@ use crate::report::{
     Affinity, Attribution, Band, CounterRole, HotKey, Place, PlaceSource, RunReport, Side, Spilled, Stat, Summary,
     TtftSplit,
 };
+use crate::units::NodeRole;
 
 /// The table of the parts of TTFT that the server tells, and what a proxy makes of TTFT.
 pub(super) fn ttft(report: &RunReport) -> Vec<Section> {
@@ -122,12 +123,15 @@ fn fetched(report: &RunReport) -> (&'static str, Vec<Grid>) {
 /// Which nodes' counters prompts were compared with, where prefill and decode are apart.
 pub(super) fn compared(report: &RunReport) -> Option<String> {
     let nodes = report.server.told_nodes();
+    let has_prefill = nodes.iter().any(|(role, _)| *role == NodeRole::Prefill);
     let nodes: Vec<_> = nodes.into_iter().map(|(role, source)| format!("{} {source}", role.name())).collect();
     (!nodes.is_empty()).then(|| {
         let nodes = nodes.join(", ");
-        format!(
-            "prefill and decode are apart, and both count each prompt: replies are compared with the prefill side alone ({nodes})"
-        )
+        let compared = match has_prefill {
+            true => "replies are compared with the prefill side alone",
+            false => "replies are compared with no counter, since no prefill node's was read",
+        };
+        format!("prefill and decode are apart, and both count each prompt: {compared} ({nodes})")
     })
 }
 

@@ -218,7 +218,13 @@ fn a_group_that_began_warm_voids_a_run_that_was_to_begin_cold() {
 /// What a run of 16 turns over eight ranks says of aliasing, its cycles being multiples of them. `dealt`: in turn; else the
 /// second turn of each session stays.
 fn aliased(target: Option<&str>, method: Option<&str>, dealt: bool) -> Vec<Finding> {
+    aliased_with(&[], target, method, dealt)
+}
+
+/// The same with headers in every request.
+fn aliased_with(headers: &[&str], target: Option<&str>, method: Option<&str>, dealt: bool) -> Vec<Finding> {
     let mut context = context(2, 16);
+    context.manifest.spec.request.headers = headers.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect();
     context.manifest.target = target.map(|text| text.parse().unwrap());
     context.server.load_balance_method = method.map(str::to_owned);
     context.server.ranks = Some(8);
@@ -254,6 +260,10 @@ fn a_cycle_that_keeps_step_with_the_ranks_warns_where_turns_are_dealt_in_turn() 
         for pin in pins {
             assert!(!warns(Some(pin), Some("round_robin")) && !warns(Some(pin), None), "{pin}");
         }
+        // So does a header that names one rank.
+        let pinned = aliased_with(&["X-Data-Parallel-Rank"], http, Some("round_robin"), dealt);
+        assert_eq!(kinds(&pinned), []);
+        assert_eq!(aliased_with(&["X-Other"], http, Some("round_robin"), dealt).len(), 1);
         // Of a server that does not tell, places that look dealt are the only sign.
         assert_eq!((warns(http, None), warns(None, None)), (dealt, dealt));
     }

@@ -190,8 +190,7 @@ pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
     if counts_twice(report).is_some() {
         return None;
     }
-    let found = [requests(report), tokens(report)].into_iter().flatten();
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = [requests(report), tokens(report)].into_iter().flatten().collect();
     let worst = found.iter().map(|counted| counted.surplus()).max_by(f64::total_cmp)?;
     let verdict = TRAFFIC.judge(worst)?;
     let said: Vec<_> = found.iter().map(Counted::words).collect();
@@ -250,7 +249,8 @@ fn tokens(report: &RunReport) -> Option<Counted> {
         0 => 0.0,
         _ => as_f64(totals.unheard_prompt_tokens?) * added,
     };
-    Some(Counted { what: "prompt tokens", server, ours, unheard, slack: 0.0 })
+    // How much templates and real replies add to a turn that was cut is estimated from those that were not.
+    Some(Counted { what: "prompt tokens", server, ours, unheard, slack: unheard / 20.0 })
 }
 
 /// Cached tokens in all replies; none unless every complete turn reports them.

@@ -103,6 +103,11 @@ fn turns_that_did_not_complete_may_have_been_counted_and_explain_no_more_than_th
         for (requests, tokens) in [(20.0, 2_000.0), (21.0, 2_100.0), (22.0, 2_110.0)] {
             assert_eq!(traffic(&turns, requests, tokens), None, "{fate:?}: {requests} {tokens}");
         }
+        // A twentieth of what is estimated is no more than its error.
+        let cut = |session| ended(session, 0, fate);
+        let half_cut: Vec<_> = (0..10).map(|session| served(session, 0, 0, 0)).chain((10..20).map(cut)).collect();
+        assert_eq!(traffic(&half_cut, 20.0, 2_045.0), None);
+        assert!(traffic(&half_cut, 20.0, 2_055.0).is_some());
         let seen = traffic(&turns, 21.0, 2_200.0).unwrap().seen;
         assert!(seen.contains("at most 100 in requests without a complete reply"), "{seen}");
         assert!(traffic(&turns, 42.0, 2_100.0).is_some(), "{fate:?}");

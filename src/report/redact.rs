@@ -12,8 +12,16 @@ use crate::units::public_address;
 pub const HIDDEN: &str = "(hidden)";
 
 /// Headers, in lower case, whose values are no secrets; `x-smg-` begins those of SMG.
-const HARMLESS: [&str; 7] =
-    ["accept", "accept-encoding", "content-type", "user-agent", "x-correlation-id", "x-request-id", "x-session-id"];
+const HARMLESS: [&str; 8] = [
+    "accept",
+    "accept-encoding",
+    "content-type",
+    "user-agent",
+    "x-correlation-id",
+    "x-data-parallel-rank",
+    "x-request-id",
+    "x-session-id",
+];
 
 /// A field with one of these in its name is hidden whatever it holds.
 const ALWAYS: [&str; 5] = ["secret", "passw", "auth", "credential", "cookie"];
@@ -251,9 +259,9 @@ mod tests {
 
     #[test]
     fn what_is_no_secret_is_kept() {
-        let line =
-            ["run", "--header", "X-SMG-Target-Worker=1", "--set", "workload.groups=16", "--target", "http://h:1/v1"];
-        let line: Vec<String> = line.map(str::to_owned).to_vec();
+        let line = "run --header X-SMG-Target-Worker=1 --header X-Data-Parallel-Rank=1 --set workload.groups=16 \
+                    --target http://h:1/v1";
+        let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(public_arguments(&line), line);
         let mut info = serde_json::json!({
             "max_tokens": 5, "tokenizer_path": "/m", "api_key": "S", "admin_api_key": null, "deep": [{"hf_token": "S"}],
