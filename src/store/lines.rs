@@ -15,7 +15,11 @@ pub fn write_new(path: &Path, text: &str, flag: &'static str) -> Result<(), Stor
         std::io::ErrorKind::AlreadyExists => StoreError::FileExists(path.to_owned()),
         _ => StoreError::write_file(path, flag)(source),
     })?;
-    file.write_all(text.as_bytes()).map_err(StoreError::write_file(path, flag))
+    file.write_all(text.as_bytes()).map_err(|source| {
+        // Part of a document would be taken for it, and be in the way of the next try.
+        let _ = std::fs::remove_file(path);
+        StoreError::write_file(path, flag)(source)
+    })
 }
 
 /// A file that gets a line a run, from any number of programs.

@@ -180,4 +180,5 @@ fn a_file_that_grows_beyond_the_limit_of_its_size_is_an_error_and_no_signal() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(2), "{:?}: {said}", ended.status);
     assert!(said.contains("page.html") && said.contains("too large"), "{said}");
+    assert!(!path.exists(), "a part of a page is no page");
 }
