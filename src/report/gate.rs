@@ -45,16 +45,12 @@ pub fn judge_run(gate: &Gate, report: &RunReport) -> GateOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::check_gate;
     use crate::report::shape::Metrics;
-    use crate::report::tests::{answered_after, context, failed};
-    use crate::report::{Accumulator, Closing, State, check_gate};
+    use crate::report::tests::{self, answered_after, failed};
 
     fn report() -> RunReport {
-        let mut accumulator = Accumulator::new(context(1, 3));
-        accumulator.add(&answered_after(0, 100));
-        accumulator.add(&answered_after(1, 100));
-        accumulator.add(&failed(2));
-        accumulator.finish(Closing::plain(State::Complete))
+        tests::report(&[answered_after(0, 100), answered_after(1, 100), failed(2)])
     }
 
     fn gate(text: &str) -> Gate {

@@ -254,16 +254,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::report::RunReport;
     use crate::report::split::TtftSplit;
-    use crate::report::tests::{answered_after, context, failed};
-    use crate::report::{Accumulator, Closing, RunReport, State};
+    use crate::report::tests::{self, answered_after, failed};
 
     fn report() -> RunReport {
-        let mut accumulator = Accumulator::new(context(1, 3));
-        accumulator.add(&answered_after(0, 100));
-        accumulator.add(&answered_after(1, 100));
-        accumulator.add(&failed(2));
-        accumulator.finish(Closing::plain(State::Complete))
+        tests::report(&[answered_after(0, 100), answered_after(1, 100), failed(2)])
     }
 
     fn said(path: &str) -> Option<String> {

@@ -6,29 +6,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::scripted::{Answer, Step};
+use crate::scripted::{Answer, Scripted, Step};
 use crate::traps_program::{Ran, abc, server_with};
+
+/// A run against a server whose counters may differ with the last turn that it was asked for. The probe is turn 0: before the
+/// run and after it they are read as often as the program likes.
+fn run_with(counters: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Ran {
+    Ran::new(&counting(counters), &[])
+}
+
+fn counting(counters: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Scripted {
+    let last = Arc::new(AtomicUsize::new(0));
+    let last_turn = Arc::clone(&last);
+    server_with(
+        move |_, turn| {
+            last.store(turn, Ordering::SeqCst);
+            abc()
+        },
+        move |seen| (seen.path == "/metrics").then(|| counters(last_turn.load(Ordering::SeqCst))),
+    )
+}
 
 /// B105, B106
 #[test]
 fn counters_are_those_of_the_run_and_a_reset_is_seen() {
     let run = |before: u32, after: u32| {
-        // The probe is turn 0; before the run and after it the counter is read as often as the program likes.
-        let last = Arc::new(AtomicUsize::new(0));
-        let last_turn = Arc::clone(&last);
-        let server = server_with(
-            move |_, turn| {
-                last.store(turn, Ordering::SeqCst);
-                abc()
-            },
-            move |seen| {
-                (seen.path == "/metrics").then(|| {
-                    let now = if last_turn.load(Ordering::SeqCst) == 0 { before } else { after };
-                    Answer::Whole(200, "text/plain", format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {now}\n"))
-                })
-            },
-        );
-        let ran = Ran::new(&server, &[]);
+        let page = move |turn| {
+            let now = if turn == 0 { before } else { after };
+            format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {now}\n")
+        };
+        let ran = run_with(move |turn| Answer::Whole(200, "text/plain", page(turn)));
         let counters = ran.report()["server"]["counters"].as_array().unwrap().clone();
         (ran, counters[0].clone())
     };
@@ -59,19 +66,7 @@ fn metrics_that_are_missing_or_no_metrics_change_nothing() {
 #[test]
 fn a_page_of_counters_that_is_too_large_is_summed_or_refused_and_both_are_said() {
     let run = |page: Arc<dyn Fn(usize) -> String + Send + Sync>| {
-        let last = Arc::new(AtomicUsize::new(0));
-        let last_turn = Arc::clone(&last);
-        let server = server_with(
-            move |_, turn| {
-                last.store(turn, Ordering::SeqCst);
-                abc()
-            },
-            move |seen| {
-                let page = || page(last_turn.load(Ordering::SeqCst));
-                (seen.path == "/metrics").then(|| Answer::Whole(200, "text/plain", page()))
-            },
-        );
-        let ran = Ran::new(&server, &[]);
+        let ran = run_with(move |turn| Answer::Whole(200, "text/plain", page(turn)));
         assert!(ran.ended_well(), "{}", ran.stderr);
         ran.report()["server"].clone()
     };
@@ -91,20 +86,10 @@ fn a_page_of_counters_that_is_too_large_is_summed_or_refused_and_both_are_said()
 /// B108: from the first turn on, no question about metrics is answered.
 #[test]
 fn metrics_that_hang_delay_no_turn_and_are_named_as_unread() {
-    let has_begun = Arc::new(AtomicUsize::new(0));
-    let turns = Arc::clone(&has_begun);
-    let server = server_with(
-        move |_, turn| {
-            turns.store(turn, Ordering::SeqCst);
-            abc()
-        },
-        move |seen| {
-            (seen.path == "/metrics").then(|| match has_begun.load(Ordering::SeqCst) {
-                0 => Answer::Whole(200, "text/plain", "sglang:num_requests_total 5\n".to_owned()),
-                _ => Answer::Steps(vec![Step::Hold]),
-            })
-        },
-    );
+    let server = counting(|turn| match turn {
+        0 => Answer::Whole(200, "text/plain", "sglang:num_requests_total 5\n".to_owned()),
+        _ => Answer::Steps(vec![Step::Hold]),
+    });
     let ran = Ran::new(&server, &[]);
     let report = ran.report();
     assert_eq!((ran.ended_well(), &report["totals"]["complete"]), (true, &json!(4)), "{}", ran.stderr);
