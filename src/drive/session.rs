@@ -38,7 +38,7 @@ where
         start: Start,
         first_body: B,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let Start { mut due, is_open, mut cap_wait, mut slot } = start;
+        let Start { mut due, is_open, mut cap_wait, slot } = start;
         let mut first_body = Some(first_body);
         async move {
             let turns = self.load.prompter.plan().sessions[at].turns.len();
@@ -69,7 +69,7 @@ where
                 }
                 due = done + if turn + 1 == turns { Duration::ZERO } else { self.load.limits.think };
             }
-            if let Some(slot) = slot.take() {
+            if let Some(slot) = slot {
                 slot.free_as_of(due);
             }
         }

@@ -27,8 +27,10 @@ pub(crate) struct Scrapes {
 impl Scrapes {
     /// Whether every counter is what it was.
     fn stand_as(&self, earlier: &Self) -> bool {
-        let counters = |(name, scrape): (&String, &Scrape)| (name.clone(), scrape.counters.clone());
-        self.read.iter().map(counters).eq(earlier.read.iter().map(counters))
+        let is_same = |(name, scrape): (&String, &Scrape)| {
+            earlier.read.get(name).is_some_and(|earlier| earlier.counters == scrape.counters)
+        };
+        self.read.len() == earlier.read.len() && self.read.iter().all(is_same)
     }
 }
 
