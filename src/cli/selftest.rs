@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn errors_are_differences_from_the_servers_log_in_either_direction() {
         let id = TurnId { group: 0, session: 0, turn: 0 };
-        let gap = |us| Gap { us, tokens: Some(1) };
+        let gap = |us| Gap::new(us, Some(1));
         let turn = TurnRecord {
             sent_us: Some(Micros(1_000)),
             first_us: Some(Micros(201_300)),

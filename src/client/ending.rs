@@ -1,12 +1,13 @@
 //! What ends a turn from outside: a deadline that moves with every chunk, and the run's own end.
 //!
 //! Both are looked at only when they call. A stream has a chunk far more often than it has a silence: a select over the
-//! chunk, the timer and the token would ask all three at every chunk, and take the locks of the last two.
+//! chunk, the timer and the token would ask all three at every chunk, and take the locks of the last two. Even whether they
+//! have called is asked of one number for all streams: a word of its own for each of thousands of streams is in no cache.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures::task::AtomicWaker;
@@ -20,21 +21,29 @@ pub(super) enum Ended {
     Cancelled,
 }
 
+/// How often the bells of all turns have rung.
+#[derive(Debug, Default)]
+pub(super) struct Rings(AtomicU64);
+
 /// A deadline and a token over one turn.
 pub(super) struct Ending {
     at: Instant,
+    /// What the timer is set to.
+    timed: Instant,
     /// Set again only when it fires before the deadline has come or when the deadline comes nearer.
     timer: Pin<Box<Sleep>>,
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     bell: Arc<Bell>,
-    /// The bell as a waker, made once.
-    ringing: Waker,
+    rings: Arc<Rings>,
+    /// Whom the bell will wake, and the rings of all when it had not rung. While there is no further one, it has not either.
+    listening: Option<(Waker, u64)>,
 }
 
 /// Rung by the timer or the token, and then wakes the turn.
 struct Bell {
     has_rung: AtomicBool,
     turn: AtomicWaker,
+    rings: Arc<Rings>,
 }
 
 impl Wake for Bell {
@@ -44,25 +53,32 @@ impl Wake for Bell {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.has_rung.store(true, Ordering::Release);
+        self.rings.0.fetch_add(1, Ordering::Release);
         self.turn.wake();
     }
 }
 
 impl Ending {
-    pub(super) fn new(at: Instant, token: CancellationToken) -> Self {
+    pub(super) fn new(at: Instant, token: CancellationToken, rings: Arc<Rings>) -> Self {
         // Rung at the start: neither has been asked to call yet.
-        let bell = Arc::new(Bell { has_rung: AtomicBool::new(true), turn: AtomicWaker::new() });
-        let ringing = Waker::from(Arc::clone(&bell));
+        let (has_rung, turn) = (AtomicBool::new(true), AtomicWaker::new());
+        let bell = Arc::new(Bell { has_rung, turn, rings: Arc::clone(&rings) });
         let (timer, cancelled) = (Box::pin(sleep_until(at)), Box::pin(token.cancelled_owned()));
-        Self { at, timer, cancelled, bell, ringing }
+        Self { at, timed: at, timer, cancelled, bell, rings, listening: None }
     }
 
     /// Moves the deadline.
     pub(super) fn set(&mut self, at: Instant) {
         self.at = at;
-        if at < self.timer.deadline() {
-            self.timer.as_mut().reset(at);
+        if at < self.timed {
+            self.time();
         }
+    }
+
+    /// Sets the timer to the deadline.
+    fn time(&mut self) {
+        self.timed = self.at;
+        self.timer.as_mut().reset(self.at);
     }
 
     /// What `work` gives, unless the end comes first. Work that is ready wins.
@@ -76,30 +92,39 @@ impl Ending {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        // Before the look at the bell, or a ring between the two would wake nobody.
-        self.bell.turn.register(cx.waker());
-        if !self.bell.has_rung.load(Ordering::Acquire) {
+        // Before the look at the bell, or a ring between the two would be taken for an old one.
+        let rung = self.rings.0.load(Ordering::Acquire);
+        if self.listening.as_ref().is_some_and(|(turn, heard)| *heard == rung && turn.will_wake(cx.waker())) {
             return Poll::Pending;
         }
-        let ended = self.ask();
-        // Who ended a turn once must be asked again by the next wait: it does not call twice.
-        self.bell.has_rung.fetch_or(ended.is_ready(), Ordering::AcqRel);
-        ended
+        // Before the look at the bell, or a ring between the two would wake nobody.
+        self.bell.turn.register(cx.waker());
+        if self.bell.has_rung.load(Ordering::Acquire) {
+            // Who ended a turn once must be asked again by the next wait: it does not call twice.
+            if let Poll::Ready(ended) = self.ask() {
+                self.bell.has_rung.store(true, Ordering::Release);
+                self.listening = None;
+                return Poll::Ready(ended);
+            }
+        }
+        self.listening = Some((cx.waker().clone(), rung));
+        Poll::Pending
     }
 
     fn ask(&mut self) -> Poll<Ended> {
         // Before the question, or a ring during it would be forgotten.
         self.bell.has_rung.store(false, Ordering::Release);
-        let mut calls = Context::from_waker(&self.ringing);
+        let ringing = Waker::from(Arc::clone(&self.bell));
+        let mut calls = Context::from_waker(&ringing);
         if self.cancelled.as_mut().poll(&mut calls).is_ready() {
             return Poll::Ready(Ended::Cancelled);
         }
         loop {
             ready!(self.timer.as_mut().poll(&mut calls));
-            if self.timer.deadline() >= self.at {
+            if self.timed >= self.at {
                 return Poll::Ready(Ended::Deadline);
             }
-            self.timer.as_mut().reset(self.at);
+            self.time();
         }
     }
 }
@@ -117,7 +142,7 @@ mod tests {
 
     fn ending(at: Instant) -> (Ending, CancellationToken) {
         let token = CancellationToken::new();
-        (Ending::new(at, token.clone()), token)
+        (Ending::new(at, token.clone(), Arc::default()), token)
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::arrivals::Arrivals;
 use super::body::{Shape, encode};
 use super::dial::{self, Dials};
-use super::ending::{Ended, Ending};
+use super::ending::{Ended, Ending, Rings};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
 use super::network;
@@ -80,6 +80,7 @@ struct Inner {
     secrets: Arc<[String]>,
     clock: Clock,
     cancel: CancellationToken,
+    rings: Arc<Rings>,
     /// Without a pool, for the turns that a pooled connection lost; made when the first one is.
     fresh: OnceLock<reqwest::Client>,
     /// Counts those of `fresh`, which nobody uses again.
@@ -119,7 +120,9 @@ impl Client {
         let url = settings.url.as_str().into();
         let (lanes, secrets) = (lanes.clone(), secrets::of(&settings));
         let (fresh, lost) = (OnceLock::new(), dial::Dialer::default());
-        let inner = Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, fresh, lost };
+        let rings = Arc::default();
+        let inner =
+            Inner { pools, lanes, url, settings, headers, key_headers, secrets, clock, cancel, rings, fresh, lost };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -259,7 +262,7 @@ impl Inner {
         let _in_use = self.pool().dialer.begin();
         let first_byte_at = TokioInstant::now() + *connect_timeout + *first_byte_timeout;
         let sent = Arc::clone(&request.sent);
-        let mut ending = Ending::new(first_byte_at, self.cancel.clone());
+        let mut ending = Ending::new(first_byte_at, self.cancel.clone(), Arc::clone(&self.rings));
         // In a box: what sending needs is large, and would take its place until the last chunk.
         let mut response = match ending.bound(Box::pin(self.respond(machine, request))).await {
             Err(Ended::Cancelled) => return End::Cancelled,

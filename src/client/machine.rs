@@ -13,7 +13,7 @@ use super::secrets;
 use crate::record::{Failure, Gap, Oddity, Outcome, TurnRecord};
 use crate::units::Micros;
 use crate::wire::frame::{self, Frame};
-use crate::wire::{OpenAiEvents, SseDecoder};
+use crate::wire::{Delta, Event, OpenAiEvents, SseDecoder};
 use crate::workload::{Api, PlaceField};
 
 /// Bytes of an error body that a record keeps.
@@ -241,10 +241,11 @@ impl State {
         }
         let parsed = match api {
             Api::Chat | Api::Completions => events.read(data),
-            Api::Generate => frame::parse_generate(data),
+            Api::Generate => frame::parse_generate(data).map(Event::Whole),
         };
         let why = match parsed {
-            Ok(frame) => return self.frame(api, record, frame, at),
+            Ok(Event::Again(delta)) => return self.delta(record, delta, at),
+            Ok(Event::Whole(frame)) => return self.frame(api, record, frame, at),
             Err(why) => why,
         };
         let text = String::from_utf8_lossy(data);
@@ -272,17 +273,23 @@ impl State {
     }
 
     fn frame(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Micros) {
-        let grown = self.growth(record, &frame);
+        let counts_from_the_start = frame.finish.is_none() || carries_output(&frame);
+        let grown = self.growth(record, frame.completion_tokens.filter(|_| frame.has_choice), counts_from_the_start);
         let has_answer = match api {
             Api::Generate => self.native_text(&frame, grown),
             Api::Chat | Api::Completions => self.add_text(frame.text.as_deref()) || frame.other_output,
         };
-        let is_output = has_answer || frame.reasoning.is_some() || grown.is_some_and(|tokens| tokens > 0);
-        if is_output {
-            let is_answer = has_answer || frame.reasoning.is_none();
-            self.output(record, grown, is_answer, at);
-        }
+        self.output(record, grown, [has_answer, frame.reasoning.is_some()], at);
         self.facts(record, &frame);
+    }
+
+    /// As [`Self::frame`], of an event whose facts are known.
+    fn delta(&mut self, record: &mut TurnRecord, delta: Delta<'_>, at: Micros) {
+        let Delta { text, reasoning, completion_tokens } = delta;
+        let grown = self.growth(record, completion_tokens, true);
+        let has_answer = self.add_text(text);
+        self.output(record, grown, [has_answer, reasoning.is_some()], at);
+        record.output_tokens = completion_tokens.or(record.output_tokens);
     }
 
     /// What a frame says beside its text: the latest of each count, the first of each name.
@@ -305,23 +312,32 @@ impl State {
         record.server_times = place::times(frame.spans, record.server_times);
     }
 
-    /// New tokens in this event, where events carry a running count.
+    /// New tokens in this event, where events carry a running count, which is `now` this.
     ///
     /// A count that comes first with the closing event (llama.cpp, or plain `include_usage`) is the sum of all, not the
     /// growth of one frame: it moves no clock.
-    fn growth(&mut self, record: &TurnRecord, frame: &Frame<'_>) -> Option<u32> {
-        let now = frame.completion_tokens.filter(|_| frame.has_choice)?;
-        let counts_from_the_start = record.frames == 0 && (frame.finish.is_none() || carries_output(frame));
+    fn growth(&mut self, record: &TurnRecord, now: Option<u32>, counts_from_the_start: bool) -> Option<u32> {
+        let now = now?;
         let grown = match self.running {
             Some(before) => now.saturating_sub(before),
-            None if counts_from_the_start => now,
+            None if counts_from_the_start && record.frames == 0 => now,
             None => return None,
         };
         self.running = Some(now);
         Some(grown)
     }
 
-    fn output(&mut self, record: &mut TurnRecord, tokens: Option<u32>, is_answer: bool, at: Micros) {
+    /// Counts an event that carries output: an answer, reasoning, or more tokens than before.
+    fn output(
+        &mut self,
+        record: &mut TurnRecord,
+        tokens: Option<u32>,
+        [has_answer, has_reasoning]: [bool; 2],
+        at: Micros,
+    ) {
+        if !has_answer && !has_reasoning && tokens.is_none_or(|tokens| tokens == 0) {
+            return;
+        }
         record.frames += 1;
         match self.last {
             None => {
@@ -332,10 +348,10 @@ impl State {
             }
             Some(before) => {
                 let us = u32::try_from(at.since(before).0).unwrap_or(u32::MAX);
-                record.gaps.push(Gap { us, tokens });
+                record.gaps.push(Gap::new(us, tokens));
             }
         }
-        if is_answer && record.answer_us.is_none() {
+        if (has_answer || !has_reasoning) && record.answer_us.is_none() {
             record.answer_us = Some(at);
         }
         self.last = Some(at);

@@ -94,7 +94,7 @@ fn usage_on_the_finish_chunk_is_a_sum_unless_counts_ran_before() {
     let script = [(10, text("a")), (20, text("b")), (70, llama.to_owned() + DONE)];
     let turn = play(Api::Completions, 200, &script, &End::Clean).0;
     assert_eq!((turn.frames, turn.last_us, turn.output_tokens), (2, Some(Micros(20_000)), Some(2)));
-    assert_eq!(turn.gaps, [Gap { us: 10_000, tokens: None }]);
+    assert_eq!(turn.gaps, [Gap::new(10_000, None)]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn several_tokens_a_frame_are_counted_by_the_running_usage() {
         (220, counted("d", 13)),
         (221, usage(10, 13) + DONE),
     ]);
-    let gap = |us| Gap { us, tokens: Some(4) };
+    let gap = |us| Gap::new(us, Some(4));
     assert_eq!(turn.gaps, [gap(40_000), gap(40_000), gap(40_000)]);
     assert_eq!((turn.output_tokens, turn.first_frame_tokens, turn.tpot_us()), (Some(13), Some(1), Some(10_000.0)));
 }
@@ -138,7 +138,7 @@ fn growth_of_the_count_is_output_even_without_text() {
     let empty = |completion: u32| chat("", &format!(",\"usage\":{{\"completion_tokens\":{completion}}}"));
     let turn = chat_turn(&[(60, empty(1)), (100, counted("A", 2)), (150, empty(9)), (201, finish("stop") + DONE)]);
     assert_eq!((ttft_ms(&turn), turn.frames, turn.output_tokens), (Some(60.0), 3, Some(9)));
-    assert_eq!(turn.gaps[1], Gap { us: 50_000, tokens: Some(7) });
+    assert_eq!(turn.gaps[1], Gap::new(50_000, Some(7)));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn the_native_route_repeats_its_text_and_tells_the_rank() {
     ];
     let (turn, reply) = play(Api::Generate, 200, &script, &End::Clean);
     assert_eq!((turn.outcome, reply.as_str(), turn.output_tokens), (Outcome::Complete, "a b c", Some(4)));
-    assert_eq!(turn.gaps, [Gap { us: 20_000, tokens: Some(2) }, Gap { us: 10_000, tokens: Some(1) }]);
+    assert_eq!(turn.gaps, [Gap::new(20_000, Some(2)), Gap::new(10_000, Some(1))]);
     assert_eq!((turn.place, turn.cached_tokens), (Some(Place::Rank(Rank(3))), Some(8)));
     assert_eq!(turn.server_times, None);
     let abort = "data: {\"text\":\"\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\",\"message\":\"queue is full\"}}}\n\n";

@@ -1,5 +1,7 @@
 //! One turn as it happened: who it was, when its bytes moved, what the server counted.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Failure, Oddity, Outcome, Place, PlaceSource, ServerTimes};
@@ -22,13 +24,42 @@ impl std::fmt::Display for TurnId {
 /// Output within this span is one delivery, not a stream.
 const AT_ONCE: Micros = Micros(1_000);
 
-/// The silence before one output frame after the first.
+/// The silence before one output frame after the first. Eight bytes, since a stream has as many as it has tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// From the previous output frame to this one.
     pub us: u32,
+    tokens: Option<Count>,
+}
+
+/// A number below [`u32::MAX`], kept as the one after it: so zero is free to mean that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u32", into = "u32")]
+struct Count(NonZeroU32);
+
+impl From<u32> for Count {
+    fn from(number: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(number))
+    }
+}
+
+impl From<Count> for u32 {
+    fn from(count: Count) -> Self {
+        count.0.get() - 1
+    }
+}
+
+impl Gap {
+    #[must_use]
+    pub fn new(us: u32, tokens: Option<u32>) -> Self {
+        Self { us, tokens: tokens.map(Count::from) }
+    }
+
     /// New tokens in this frame; absent where the server does not say.
-    pub tokens: Option<u32>,
+    #[must_use]
+    pub fn tokens(self) -> Option<u32> {
+        self.tokens.map(u32::from)
+    }
 }
 
 /// One line of `requests.jsonl`. Times are offsets from the start of the run; absent is null, never 0.
@@ -224,6 +255,17 @@ mod tests {
             output_tokens: Some(13),
             first_frame_tokens: Some(1),
             ..TurnRecord::planned("a".into(), id, None, Micros(500), 13)
+        }
+    }
+
+    #[test]
+    fn a_gap_takes_eight_bytes_and_tells_zero_tokens_from_none() {
+        assert_eq!(size_of::<Gap>(), 8);
+        for tokens in [None, Some(0), Some(1), Some(u32::MAX - 1)] {
+            let gap = Gap::new(7, tokens);
+            let json = serde_json::to_value(gap).unwrap();
+            assert_eq!(json, serde_json::json!({ "us": 7, "tokens": tokens }));
+            assert_eq!((serde_json::from_value::<Gap>(json).unwrap(), gap.tokens()), (gap, tokens));
         }
     }
 

@@ -136,7 +136,7 @@ impl BenchServing {
         *arrived.entry(at / SECOND).or_default() += weight(turn.first_frame_tokens);
         for gap in &turn.gaps {
             at += u64::from(gap.us);
-            *arrived.entry(at / SECOND).or_default() += weight(gap.tokens);
+            *arrived.entry(at / SECOND).or_default() += weight(gap.tokens());
         }
     }
 
@@ -149,7 +149,7 @@ impl BenchServing {
         let (mut carried, mut itl) = (0, vec![]);
         for gap in &turn.gaps {
             carried += u64::from(gap.us);
-            if let Some(tokens) = gap.tokens.filter(|tokens| *tokens > 0) {
+            if let Some(tokens) = gap.tokens().filter(|tokens| *tokens > 0) {
                 let each = seconds(std::mem::take(&mut carried)) / f64::from(tokens);
                 itl.extend(std::iter::repeat_n(each, tokens as usize));
             }

@@ -129,7 +129,7 @@ impl Latencies {
         for gap in gaps {
             self.icl.record(gap.us.into(), 1);
             carried += u64::from(gap.us);
-            match gap.tokens {
+            match gap.tokens() {
                 Some(0) => {}
                 Some(tokens) => self.itl.record_split(std::mem::take(&mut carried), tokens.into()),
                 None => carried = 0,
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn itl_of(gaps: &[(u32, Option<u32>)]) -> Option<(u64, f64)> {
-        let gaps: Vec<Gap> = gaps.iter().map(|&(us, tokens)| Gap { us, tokens }).collect();
+        let gaps: Vec<Gap> = gaps.iter().map(|&(us, tokens)| Gap::new(us, tokens)).collect();
         let mut latencies = Latencies::default();
         latencies.add_gaps(&gaps);
         let summary = latencies.of(Latency::Itl).summary()?;
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(itl_of(&[(7_000, None), (3_000, None)]), None);
         assert_eq!(itl_of(&[(7_000, Some(0)), (5_000, None), (3_000, Some(1))]), Some((1, 3_000.0)));
         let mut latencies = Latencies::default();
-        latencies.add_gaps(&[Gap { us: 7_000, tokens: None }, Gap { us: 3_000, tokens: Some(0) }]);
+        latencies.add_gaps(&[Gap::new(7_000, None), Gap::new(3_000, Some(0))]);
         assert_eq!(latencies.of(Latency::Icl).count(), 2);
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn served(session: u32, at: u64, rank: u16, cached: u32) -> TurnRecor
         first_frame_tokens: Some(1),
         place: Some(Place::Rank(Rank(rank))),
         place_source: Some(PlaceSource::MetaInfo),
-        gaps: vec![Gap { us: 10_000, tokens: Some(1) }; 3],
+        gaps: vec![Gap::new(10_000, Some(1)); 3],
         ..TurnRecord::planned(id.to_string(), id, Some(format!("g{}", id.group)), Micros(at * 1_000), 4)
     }
 }
@@ -266,7 +266,7 @@ fn any_turn() -> impl Strategy<Value = (TurnRecord, usize)> {
                     .map(|_| if at.is_multiple_of(2) { PlaceSource::MetaInfo } else { PlaceSource::WorkerId }),
                 server_times: (at % 5 > 0).then(|| times(at)),
                 reused_connection: Some(at % 2 == 0),
-                gaps: gaps.into_iter().map(|(us, tokens)| Gap { us, tokens }).collect(),
+                gaps: gaps.into_iter().map(|(us, tokens)| Gap::new(us, tokens)).collect(),
                 ..served(session, at, 0, 0)
             };
             (turn, part)
@@ -325,7 +325,7 @@ fn gaps_are_pooled_over_tokens_and_rates_are_means_over_turns() {
             last_us: Some(Micros(first.0 + span)),
             done_us: Some(Micros(first.0 + span)),
             output_tokens: Some(1 + u32::try_from(gaps.len()).unwrap()),
-            gaps: gaps.into_iter().map(|us| Gap { us, tokens: Some(1) }).collect(),
+            gaps: gaps.into_iter().map(|us| Gap::new(us, Some(1))).collect(),
             ..served(session, 0, 0, 0)
         }
     };

@@ -180,7 +180,7 @@ fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
     let Some(first) = turn.first_us else { return vec![] };
     let even = even_gaps(turn);
     let gaps = if turn.gaps.is_empty() { &even } else { &turn.gaps };
-    let frames = || std::iter::once((0, turn.first_frame_tokens)).chain(gaps.iter().map(|gap| (gap.us, gap.tokens)));
+    let frames = || std::iter::once((0, turn.first_frame_tokens)).chain(gaps.iter().map(|gap| (gap.us, gap.tokens())));
     let told: Option<u64> = frames().map(|(_, tokens)| tokens.map(u64::from)).sum();
     let told = told.filter(|sum| *sum > 0);
     let weights = told.unwrap_or_else(|| frames().map(|_| 1).sum());
@@ -209,7 +209,7 @@ fn even_gaps(turn: &TurnRecord) -> Vec<Gap> {
     // Differences of rounded instants, so that the gaps add up to the span.
     (0..gaps)
         .map(|gap| span * (gap + 1) / gaps - span * gap / gaps)
-        .map(|us| Gap { us: u32::try_from(us).unwrap_or(u32::MAX), tokens: None })
+        .map(|us| Gap::new(u32::try_from(us).unwrap_or(u32::MAX), None))
         .collect()
 }
 

@@ -42,7 +42,7 @@ fn starts_count_up_to_the_last_one_and_ends_include_it() {
 
 #[test]
 fn tokens_count_where_they_arrived_and_only_in_whole_bins() {
-    let even = |tokens| Gap { us: 100_000, tokens };
+    let even = |tokens| Gap::new(100_000, tokens);
     let turn = TurnRecord {
         first_us: Some(Micros(50 * MS)),
         gaps: vec![even(Some(1)), even(Some(3)), even(Some(0)), even(Some(4))],
@@ -68,7 +68,7 @@ fn tokens_of_a_cut_turn_count_when_they_came() {
         outcome,
         first_us: Some(Micros((from + 100) * MS)),
         first_frame_tokens: Some(1),
-        gaps: vec![Gap { us: 100_000, tokens: Some(1) }; frames - 1],
+        gaps: vec![Gap::new(100_000, Some(1)); frames - 1],
         output_tokens: Some(u32::try_from(frames).unwrap()),
         ..served(0, from, 0, 0)
     };

@@ -23,6 +23,28 @@ const COMPLETION_TOKENS: &[u8] = b"\"completion_tokens\":";
 pub struct OpenAiEvents {
     template: Option<Template>,
     lessons: u8,
+    /// The last event said all that the template's constant bytes say.
+    is_said: bool,
+}
+
+/// What an event says.
+#[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every event of the native route")]
+pub enum Event<'a> {
+    Whole(Frame<'a>),
+    /// What the event before it said, but for this.
+    Again(Delta<'a>),
+}
+
+/// What differs from event to event of a stream under way, whose first choice it speaks of. An empty text is none.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Delta<'a> {
+    /// Answer text that the event adds.
+    pub text: Option<&'a str>,
+    /// Reasoning text that it adds.
+    pub reasoning: Option<&'a str>,
+    /// Output tokens so far.
+    pub completion_tokens: Option<u32>,
 }
 
 impl OpenAiEvents {
@@ -30,25 +52,29 @@ impl OpenAiEvents {
     ///
     /// # Errors
     /// Those of [`parse_openai`].
-    pub fn read<'a>(&'a mut self, data: &'a [u8]) -> Result<Frame<'a>, FrameError> {
-        let filling = self.template.as_ref().and_then(|template| template.filling(data));
-        let Some(filling) = filling else {
+    pub fn read<'a>(&'a mut self, data: &'a [u8]) -> Result<Event<'a>, FrameError> {
+        let was_said = std::mem::take(&mut self.is_said);
+        let Some(delta) = self.template.as_ref().and_then(|template| template.delta(data)) else {
             let frame = parse_openai(data)?;
-            self.learn(data, &frame);
-            return Ok(frame);
+            self.is_said = self.learn(data, &frame);
+            return Ok(Event::Whole(frame));
         };
-        let template = self.template.as_ref().expect("a filling comes from a template");
-        Ok(template.frame(filling))
+        self.is_said = true;
+        Ok(match &self.template {
+            Some(template) if !was_said => Event::Whole(template.frame(delta)),
+            _ => Event::Again(delta),
+        })
     }
 
-    fn learn(&mut self, data: &[u8], frame: &Frame<'_>) {
+    /// Whether it became the template.
+    fn learn(&mut self, data: &[u8], frame: &Frame<'_>) -> bool {
         if self.lessons == LESSONS {
-            return;
+            return false;
         }
-        if let Some(template) = Template::learn(data, frame) {
-            self.lessons += 1;
-            self.template = Some(template).filter(Template::is_confirmed);
-        }
+        let Some(template) = Template::learn(data, frame) else { return false };
+        self.lessons += 1;
+        self.template = Some(template).filter(Template::is_confirmed);
+        self.template.is_some()
     }
 }
 
@@ -57,43 +83,54 @@ impl OpenAiEvents {
 struct Template {
     /// The event that taught it, in one piece: thousands of streams compete for the processor's cache.
     event: Vec<u8>,
-    /// Where its holes lie, in order.
-    holes: Vec<(Range<usize>, Hole)>,
-    /// What the bytes around the holes say.
-    constant: Frame<'static>,
+    /// In the order of their places.
+    holes: Box<[Hole]>,
+    /// What the bytes around the holes say; looked at once, so it lies apart.
+    constant: Box<Frame<'static>>,
+}
+
+/// A part of the event that differs from one to the next.
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    start: u32,
+    end: u32,
+    holds: Holds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hole {
+enum Holds {
     Text,
     Reasoning,
     CompletionTokens,
     UnreadNumber,
 }
 
-/// What an event has in the holes.
-#[derive(Debug, Default, Clone, Copy)]
-struct Filling<'a> {
-    text: Option<&'a str>,
-    reasoning: Option<&'a str>,
-    completion_tokens: Option<u32>,
+impl Hole {
+    fn new(span: Range<usize>, holds: Holds) -> Option<Self> {
+        Some(Self { start: span.start.try_into().ok()?, end: span.end.try_into().ok()?, holds })
+    }
+
+    fn span(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
 }
 
 impl Template {
     /// The template of an event that carries text in one piece, and nothing that comes once in a stream.
     fn learn(data: &[u8], frame: &Frame<'_>) -> Option<Self> {
         let comes_once = frame.finish.is_some() || frame.error.is_some() || frame.other_output;
-        let (hole, text) = match (&frame.text, &frame.reasoning) {
-            (Some(Cow::Borrowed(text)), None) => (Hole::Text, *text),
-            (None, Some(Cow::Borrowed(text))) => (Hole::Reasoning, *text),
+        let (holds, text) = match (&frame.text, &frame.reasoning) {
+            (Some(Cow::Borrowed(text)), None) => (Holds::Text, *text),
+            (None, Some(Cow::Borrowed(text))) => (Holds::Reasoning, *text),
             _ => return None,
         };
-        let mut spans = vec![(span_of(data, text)?, hole)];
-        spans.extend(UNREAD_NUMBERS.iter().filter_map(|name| Some((number_after(data, name)?, Hole::UnreadNumber))));
+        let mut holes = vec![Hole::new(span_of(data, text)?, holds)?];
+        let unread = |name: &&[u8]| Hole::new(number_after(data, name)?, Holds::UnreadNumber);
+        holes.extend(UNREAD_NUMBERS.iter().filter_map(unread));
         if frame.completion_tokens.is_some() {
-            spans.push((number_after(data, COMPLETION_TOKENS)?, Hole::CompletionTokens));
+            holes.push(Hole::new(number_after(data, COMPLETION_TOKENS)?, Holds::CompletionTokens)?);
         }
-        spans.sort_by_key(|(span, _)| span.start);
+        holes.sort_by_key(|hole| hole.start);
         let own = |text: &Option<Cow<'_, str>>| text.clone().map(|text| Cow::Owned(text.into_owned()));
         let constant = Frame {
             text: None,
@@ -105,65 +142,70 @@ impl Template {
             error: None,
             ..*frame
         };
-        (!comes_once).then_some(Self { event: data.to_vec(), holes: spans, constant })
+        (!comes_once).then(|| Self { event: data.to_vec(), holes: holes.into(), constant: Box::new(constant) })
     }
 
     /// Whether the JSON reader agrees about an event with other text and other counts.
     fn is_confirmed(&self) -> bool {
         let mut other = Vec::with_capacity(self.event.len() + 32);
         let mut at = 0;
-        for (span, hole) in &self.holes {
+        for hole in &self.holes {
+            let span = hole.span();
             other.extend_from_slice(&self.event[at..span.start]);
-            other.extend_from_slice(match hole {
-                Hole::Text | Hole::Reasoning => b"other words",
-                Hole::CompletionTokens => b"4000000001",
-                Hole::UnreadNumber => b"4000000002",
+            other.extend_from_slice(match hole.holds {
+                Holds::Text | Holds::Reasoning => b"other words",
+                Holds::CompletionTokens => b"4000000001",
+                Holds::UnreadNumber => b"4000000002",
             });
             at = span.end;
         }
         other.extend_from_slice(&self.event[at..]);
-        let filled = self.filling(&other).map(|filling| self.frame(filling));
+        let filled = self.delta(&other).map(|delta| self.frame(delta));
         filled.is_some() && filled == parse_openai(&other).ok()
     }
 
     /// What `data` has in the holes, if all around them is as it was.
-    fn filling<'a>(&self, data: &'a [u8]) -> Option<Filling<'a>> {
-        let mut filling = Filling::default();
+    fn delta<'a>(&self, data: &'a [u8]) -> Option<Delta<'a>> {
+        let mut delta = Delta::default();
         let (mut rest, mut at) = (data, 0);
-        for (span, hole) in &self.holes {
+        for hole in &self.holes {
+            let span = hole.span();
             rest = rest.strip_prefix(&self.event[at..span.start])?;
             at = span.end;
-            let length = match hole {
-                Hole::Text | Hole::Reasoning => plain_text(rest)?,
-                Hole::CompletionTokens | Hole::UnreadNumber => digits(rest)?,
+            let length = match hole.holds {
+                Holds::Text | Holds::Reasoning => plain_text(rest)?,
+                Holds::CompletionTokens | Holds::UnreadNumber => digits(rest)?,
             };
             let (content, tail) = rest.split_at(length);
             rest = tail;
-            match hole {
-                Hole::Text => filling.text = Some(str::from_utf8(content).ok()?),
-                Hole::Reasoning => filling.reasoning = Some(str::from_utf8(content).ok()?),
-                Hole::CompletionTokens => filling.completion_tokens = Some(str::from_utf8(content).ok()?.parse().ok()?),
-                Hole::UnreadNumber => {}
+            match hole.holds {
+                Holds::Text => delta.text = some(content)?,
+                Holds::Reasoning => delta.reasoning = some(content)?,
+                Holds::CompletionTokens => delta.completion_tokens = Some(str::from_utf8(content).ok()?.parse().ok()?),
+                Holds::UnreadNumber => {}
             }
         }
-        (rest == &self.event[at..]).then_some(filling)
+        (rest == &self.event[at..]).then_some(delta)
     }
 
-    fn frame<'a>(&'a self, filling: Filling<'a>) -> Frame<'a> {
-        let Frame { id, model, .. } = &self.constant;
-        // An empty text is none, as it is for the JSON reader.
-        let some = |text: Option<&'a str>| text.filter(|text| !text.is_empty()).map(Cow::Borrowed);
+    fn frame<'a>(&'a self, delta: Delta<'a>) -> Frame<'a> {
+        let Frame { id, model, .. } = &*self.constant;
         Frame {
-            text: some(filling.text),
-            reasoning: some(filling.reasoning),
-            completion_tokens: filling.completion_tokens,
+            text: delta.text.map(Cow::Borrowed),
+            reasoning: delta.reasoning.map(Cow::Borrowed),
+            completion_tokens: delta.completion_tokens,
             id: id.as_deref().map(Cow::Borrowed),
             model: model.as_deref().map(Cow::Borrowed),
             finish: None,
             error: None,
-            ..self.constant
+            ..*self.constant
         }
     }
+}
+
+/// A text as the JSON reader gives it, to which an empty one is none; nothing at all if it is no UTF-8.
+fn some(text: &[u8]) -> Option<Option<&str>> {
+    Some(Some(str::from_utf8(text).ok()?).filter(|text| !text.is_empty()))
 }
 
 /// Where a slice of `data` lies in it.
@@ -213,13 +255,26 @@ mod tests {
     /// Reads a stream and asserts that the reader would have said the same of each event; gives the number of hits.
     fn read_all<'a>(events: impl IntoIterator<Item = &'a str>) -> usize {
         let (mut reader, mut hits) = (OpenAiEvents::default(), 0);
+        let mut before = Frame::default();
         for data in events {
             let data = data.as_bytes();
-            hits += usize::from(reader.template.as_ref().is_some_and(|template| template.filling(data).is_some()));
-            match (reader.read(data), parse_openai(data)) {
-                (Ok(frame), Ok(expected)) => assert_eq!(frame, expected, "{}", String::from_utf8_lossy(data)),
-                (read, expected) => assert_eq!(read.is_err(), expected.is_err()),
-            }
+            hits += usize::from(reader.template.as_ref().is_some_and(|template| template.delta(data).is_some()));
+            let (read, expected) = match (reader.read(data), parse_openai(data)) {
+                (Ok(read), Ok(expected)) => (read, expected),
+                (read, expected) => {
+                    assert_eq!(read.is_err(), expected.is_err());
+                    continue;
+                }
+            };
+            let read = match read {
+                Event::Whole(frame) => frame,
+                Event::Again(Delta { text, reasoning, completion_tokens }) => {
+                    let [text, reasoning] = [text, reasoning].map(|text| text.map(Cow::Borrowed));
+                    Frame { text, reasoning, completion_tokens, ..before }
+                }
+            };
+            assert_eq!(read, expected, "{}", String::from_utf8_lossy(data));
+            before = expected;
         }
         hits
     }
@@ -229,6 +284,23 @@ mod tests {
         let events = [chat("a", 1, 7), chat(" bé", 2, 7), chat("\n", 3, 8), chat("", 3, 8), chat("c", 10, 99)];
         // All but the first, which teaches, and the one with an escape.
         assert_eq!(read_all(events.iter().map(String::as_str)), 3);
+    }
+
+    #[test]
+    fn of_a_stream_under_way_only_what_is_new_is_told() {
+        let [one, two] = [chat("a", 1, 7), chat("b", 2, 7)];
+        let mut reader = OpenAiEvents::default();
+        assert!(matches!(reader.read(one.as_bytes()), Ok(Event::Whole(_))));
+        let new = Delta { text: Some("b"), reasoning: None, completion_tokens: Some(2) };
+        assert_eq!(reader.read(two.as_bytes()).unwrap(), Event::Again(new));
+    }
+
+    #[test]
+    fn what_another_event_said_between_is_said_anew() {
+        let [one, other] = [chat("a", 1, 7), chat("b", 2, 7).replace("\"prompt_tokens\":9", "\"prompt_tokens\":8")];
+        let closing = chat("c", 3, 7).replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
+        let events = [&one, &closing, &one, &one, "{", &one, &other, &one, &other, &other];
+        assert_eq!(read_all(events), 4);
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn tokens_of_all_frames_add_up_to_the_usage() {
     for name in names.map(|name| format!("{name}.stream_cont")).into_iter().chain(native) {
         let reply = reply(&name);
         let (turn, _) = reply.read([&*reply.body]);
-        let of_gaps: Option<u32> = turn.gaps.iter().map(|gap| gap.tokens).sum();
+        let of_gaps: Option<u32> = turn.gaps.iter().map(|gap| gap.tokens()).sum();
         let sum = turn.first_frame_tokens.zip(of_gaps).map(|(first, rest)| first + rest);
         assert_eq!((sum, turn.output_tokens.is_some()), (turn.output_tokens, true), "{name}");
     }

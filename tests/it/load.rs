@@ -124,7 +124,7 @@ async fn reply(
         }
         match token {
             0 => (turn.first_us, turn.first_frame_tokens) = (Some(at.into()), Some(1)),
-            _ => turn.gaps.push(Gap { us: u32::try_from(gap.as_micros()).unwrap(), tokens: Some(1) }),
+            _ => turn.gaps.push(Gap::new(u32::try_from(gap.as_micros()).unwrap(), Some(1))),
         }
         turn.frames += 1;
         turn.last_us = Some(at.into());
@@ -320,7 +320,7 @@ fn memory_of_a_run() {
         let at = |ms: u32| Some((sent + MS * ms).into());
         (turn.sent_us, turn.first_us, turn.last_us, turn.done_us) = (at(0), at(10), at(640), at(640));
         turn.first_frame_tokens = Some(1);
-        turn.gaps = vec![Gap { us: 10_000, tokens: Some(1) }; 63];
+        turn.gaps = vec![Gap::new(10_000, Some(1)); 63];
         turn.place = Some(Place::Rank(Rank(u16::try_from(turn.session % 8).unwrap())));
         (turn.outcome, turn.frames, turn.output_tokens, turn.prompt_tokens) =
             (Outcome::Complete, 64, Some(64), Some(9));

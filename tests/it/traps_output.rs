@@ -198,10 +198,10 @@ fn tokens_are_counted_by_usage_and_never_by_chunks() {
     ]));
     let turn = turn.0.complete();
     assert_eq!((turn.ttft_ms(), turn.output_tokens, turn.tpot_ms()), (Some(100.0), Some(13), Some(10.0)));
-    assert_eq!(turn.gaps, [Gap { us: 40_000, tokens: Some(4) }; 3]);
+    assert_eq!(turn.gaps, [Gap::new(40_000, Some(4)); 3]);
     let silent = ["a", "b", "c", "d"].into_iter().zip([100, 140, 180, 220]).map(|(text, ms)| (ms, content(text)));
     let turn = chat(&script(silent.chain([(221, ending(10, 13))]))).0.complete();
-    assert_eq!(turn.gaps, [Gap { us: 40_000, tokens: None }; 3], "not known per chunk");
+    assert_eq!(turn.gaps, [Gap::new(40_000, None); 3], "not known per chunk");
     assert_eq!((turn.output_tokens, turn.tpot_ms()), (Some(13), Some(10.0)));
 }
 
@@ -337,6 +337,6 @@ fn native_text_is_whole_or_new_and_both_read_the_same() {
         let (turn, text) = play(Api::Generate, 200, &writes, &End::Clean);
         let turn = turn.complete();
         assert_eq!((text.as_str(), turn.output_tokens, turn.frames), ("hahaha!", Some(4), 3));
-        assert_eq!(turn.gaps, [Gap { us: 10_000, tokens: Some(1) }, Gap { us: 20_000, tokens: Some(2) }]);
+        assert_eq!(turn.gaps, [Gap::new(10_000, Some(1)), Gap::new(20_000, Some(2))]);
     }
 }

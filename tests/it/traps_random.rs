@@ -120,7 +120,7 @@ fn expected(reply: &Reply) -> (TurnRecord, String) {
     turn.first_frame_tokens = outputs.first().and_then(|(_, tokens)| known(*tokens));
     turn.gaps = outputs
         .windows(2)
-        .map(|pair| Gap { us: u32::try_from((pair[1].0 - pair[0].0) * 1000).unwrap(), tokens: known(pair[1].1) })
+        .map(|pair| Gap::new(u32::try_from((pair[1].0 - pair[0].0) * 1000).unwrap(), known(pair[1].1)))
         .collect();
     let counts_ran = reply.running
         && reply.events.iter().any(|(_, event)| !matches!(event, Event::Role | Event::Comment(_) | Event::Null));

@@ -6,10 +6,11 @@ pub(super) mod recording;
 pub(super) mod request_log;
 pub(super) mod witness;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::FutureExt as _;
+use futures::future::Either;
 use tokio::sync::mpsc;
 
 use crate::cli::args::output::Lines;
@@ -272,7 +273,7 @@ impl Block<'_> {
             move |turn, prompt| preparing.0.prepare(&preparing.1, turn, prompt),
             move |turn, prepared| placing.place(turn, prepared),
             move |turn, prepared, seat| {
-                counted(Box::pin(client.send(turn, prepared.body, seat.aim.clone())), seat, estimate.clone())
+                counted(client.send(turn, prepared.body, seat.aim.clone()), seat, estimate.clone())
             },
             sender,
         );
@@ -314,21 +315,21 @@ impl Block<'_> {
 }
 
 /// A turn's reply, with a count of its tokens where the server gives none.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` holds its arguments twice, for every session in flight")]
 fn counted(
-    sending: Pin<Box<impl Future<Output = (TurnRecord, String)>>>,
+    sending: impl Future<Output = (TurnRecord, String)>,
     seat: Seat,
     estimate: Estimate,
 ) -> impl Future<Output = (TurnRecord, String)> {
-    async move {
-        let (turn, text) = sending.await;
+    // No `async` block, which would hold the sending twice, for every session in flight.
+    sending.then(move |(turn, text)| {
         // The place is free before tokens are counted.
         drop(seat);
-        if !crate::cli::facts::lacks_count(&turn) {
-            return (turn, text);
+        if crate::cli::facts::lacks_count(&turn) {
+            Either::Left(Box::pin(crate::cli::facts::fill_estimate(turn, text, estimate)))
+        } else {
+            Either::Right(std::future::ready((turn, text)))
         }
-        Box::pin(crate::cli::facts::fill_estimate(turn, text, estimate)).await
-    }
+    })
 }
 
 fn limits(spec: &RunSpec) -> Limits {
