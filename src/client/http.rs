@@ -28,6 +28,7 @@ use super::transport::{ClientError, Trust, builder, common_headers};
 use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
+use crate::wire::SharedTemplate;
 use crate::workload::{Api, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
@@ -91,6 +92,7 @@ struct Inner {
 struct Pool {
     http: reqwest::Client,
     dialer: dial::Dialer,
+    template: SharedTemplate,
 }
 
 impl Client {
@@ -114,7 +116,8 @@ impl Client {
         let pool = || {
             let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
             let dialer = dial::Dialer::default();
-            Ok(Pool { http: builder.no_gzip().connector_layer(dialer.clone()).build()?, dialer })
+            let http = builder.no_gzip().connector_layer(dialer.clone()).build()?;
+            Ok(Pool { http, dialer, template: SharedTemplate::default() })
         };
         let pools = (0..lanes.count()).map(|_| pool()).collect::<Result<_, ClientError>>()?;
         let url = settings.url.as_str().into();
@@ -186,7 +189,8 @@ impl Client {
             sent: Arc::clone(&sent),
         });
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
-        let machine = Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets));
+        let machine =
+            Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets)).sharing(inner.pool().template.clone());
         let mut machine = Box::new(machine.reading(asked.place_field, *asks));
         async move {
             let end = inner.exchange(&mut machine, request).await;

@@ -13,7 +13,7 @@ use super::secrets;
 use crate::record::{Failure, Gap, Oddity, Outcome, TurnRecord};
 use crate::units::Micros;
 use crate::wire::frame::{self, Frame};
-use crate::wire::{Delta, Event, OpenAiEvents, SseDecoder};
+use crate::wire::{Counts, Delta, Event, OpenAiEvents, SharedTemplate, SseDecoder};
 use crate::workload::{Api, PlaceField};
 
 /// Bytes of an error body that a record keeps.
@@ -86,6 +86,13 @@ impl Machine {
     #[must_use]
     pub fn hiding(mut self, secrets: Arc<[String]>) -> Self {
         self.secrets = secrets;
+        self
+    }
+
+    /// Shares what it learns of the shape of events with other machines.
+    #[must_use]
+    pub fn sharing(mut self, shared: SharedTemplate) -> Self {
+        self.events = OpenAiEvents::sharing(shared);
         self
     }
 
@@ -283,13 +290,13 @@ impl State {
         self.facts(record, &frame);
     }
 
-    /// As [`Self::frame`], of an event whose facts are known.
+    /// As [`Self::frame`], of an event whose other facts are known.
     fn delta(&mut self, record: &mut TurnRecord, delta: Delta<'_>, at: Micros) {
-        let Delta { text, reasoning, completion_tokens } = delta;
-        let grown = self.growth(record, completion_tokens, true);
+        let Delta { id: _, text, reasoning, counts } = delta;
+        let grown = self.growth(record, counts.completion, true);
         let has_answer = self.add_text(text);
         self.output(record, grown, [has_answer, reasoning.is_some()], at);
-        record.output_tokens = completion_tokens.or(record.output_tokens);
+        count(record, counts);
     }
 
     /// What a frame says beside its text: the latest of each count, the first of each name.
@@ -298,10 +305,7 @@ impl State {
             self.error.get_or_insert_with(|| error.clone());
         }
         self.has_other_choices |= frame.other_choice;
-        record.prompt_tokens = frame.prompt_tokens.or(record.prompt_tokens);
-        record.cached_tokens = frame.cached_tokens.or(record.cached_tokens);
-        record.reasoning_tokens = frame.reasoning_tokens.or(record.reasoning_tokens);
-        record.output_tokens = frame.completion_tokens.or(record.output_tokens);
+        count(record, Counts::of(frame));
         if let Some(finish) = &frame.finish {
             record.finish = Some(finish.clone().into_owned());
         }
@@ -379,6 +383,14 @@ impl State {
             }
         }
     }
+}
+
+/// The latest of each count.
+fn count(record: &mut TurnRecord, Counts { prompt, completion, cached, reasoning }: Counts) {
+    record.prompt_tokens = prompt.or(record.prompt_tokens);
+    record.output_tokens = completion.or(record.output_tokens);
+    record.cached_tokens = cached.or(record.cached_tokens);
+    record.reasoning_tokens = reasoning.or(record.reasoning_tokens);
 }
 
 fn carries_output(frame: &Frame<'_>) -> bool {

@@ -11,4 +11,4 @@ mod template;
 pub use place::{Spans, Worker, Workers};
 pub use prometheus::{Exposition, Sample};
 pub use sse::SseDecoder;
-pub use template::{Delta, Event, OpenAiEvents};
+pub use template::{Counts, Delta, Event, OpenAiEvents, SharedTemplate};

@@ -1,27 +1,51 @@
-//! A shortcut for the event that differs from an earlier one of its stream only in its text and its counts, as nearly all
-//! do: the bytes around these are compared, not parsed.
+//! A shortcut for the event that differs from an earlier one only in its texts, its id and its counts, as nearly all do: the
+//! bytes around these are compared, not parsed.
 //!
 //! It never decides by itself what an event means. A template is learned from an event that the JSON reader has read, and
 //! kept only if the reader agrees with it about another filling of the same holes. What does not fit byte by byte goes to
 //! the reader. Sound, because a number for a number, or a string without escapes for another, leaves all other tokens of
 //! the JSON where they were.
+//!
+//! The streams of one server share what one of them has learned: thousands of templates are in no cache, one is.
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frame::{Frame, FrameError, parse_openai};
 
 /// Lessons that a stream may cost; one whose events never resemble each other is left to the JSON reader.
 const LESSONS: u8 = 4;
 
-/// Number fields that differ from event to event and that no [`Frame`] holds.
-const UNREAD_NUMBERS: [&[u8]; 2] = [b"\"created\":", b"\"total_tokens\":"];
-const COMPLETION_TOKENS: &[u8] = b"\"completion_tokens\":";
+/// Number fields that differ from event to event or from stream to stream.
+const NUMBERS: [(&[u8], Holds); 6] = [
+    (b"\"created\":", Holds::Unread),
+    (b"\"prompt_tokens\":", Holds::Count(Count::Prompt)),
+    (b"\"completion_tokens\":", Holds::Count(Count::Completion)),
+    (b"\"total_tokens\":", Holds::Unread),
+    (b"\"cached_tokens\":", Holds::Count(Count::Cached)),
+    (b"\"reasoning_tokens\":", Holds::Count(Count::Reasoning)),
+];
+
+/// What streams have learned and share: the last template. Clones are the same one.
+#[derive(Debug, Default, Clone)]
+pub struct SharedTemplate(Arc<Mutex<Option<Arc<Template>>>>);
+
+impl SharedTemplate {
+    fn get(&self) -> Option<Arc<Template>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, template: &Arc<Template>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(template));
+    }
+}
 
 /// Reads the events of one stream of `/v1/chat/completions` or `/v1/completions`: [`parse_openai`] with a memory.
 #[derive(Debug, Default)]
 pub struct OpenAiEvents {
-    template: Option<Template>,
+    template: Option<Arc<Template>>,
+    shared: SharedTemplate,
     lessons: u8,
     /// The last event said all that the template's constant bytes say.
     is_said: bool,
@@ -29,7 +53,6 @@ pub struct OpenAiEvents {
 
 /// What an event says.
 #[derive(Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every event of the native route")]
 pub enum Event<'a> {
     Whole(Frame<'a>),
     /// What the event before it said, but for this.
@@ -39,31 +62,57 @@ pub enum Event<'a> {
 /// What differs from event to event of a stream under way, whose first choice it speaks of. An empty text is none.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Delta<'a> {
+    pub id: Option<&'a str>,
     /// Answer text that the event adds.
     pub text: Option<&'a str>,
     /// Reasoning text that it adds.
     pub reasoning: Option<&'a str>,
-    /// Output tokens so far.
-    pub completion_tokens: Option<u32>,
+    pub counts: Counts,
+}
+
+/// Tokens so far, as an event's usage has them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    pub prompt: Option<u32>,
+    pub completion: Option<u32>,
+    pub cached: Option<u32>,
+    pub reasoning: Option<u32>,
 }
 
 impl OpenAiEvents {
+    /// A reader that shares its templates with others.
+    #[must_use]
+    pub fn sharing(shared: SharedTemplate) -> Self {
+        Self { shared, ..Self::default() }
+    }
+
     /// Reads the next event.
     ///
     /// # Errors
     /// Those of [`parse_openai`].
     pub fn read<'a>(&'a mut self, data: &'a [u8]) -> Result<Event<'a>, FrameError> {
         let was_said = std::mem::take(&mut self.is_said);
-        let Some(delta) = self.template.as_ref().and_then(|template| template.delta(data)) else {
-            let frame = parse_openai(data)?;
-            self.is_said = self.learn(data, &frame);
-            return Ok(Event::Whole(frame));
-        };
-        self.is_said = true;
-        Ok(match &self.template {
-            Some(template) if !was_said => Event::Whole(template.frame(delta)),
-            _ => Event::Again(delta),
-        })
+        let fitting = self.template.as_ref().and_then(|template| template.delta(data));
+        if let (Some(delta), true) = (fitting, was_said) {
+            self.is_said = true;
+            return Ok(Event::Again(delta));
+        }
+        if let Some(delta) = fitting.or_else(|| self.adopt(data)) {
+            self.is_said = true;
+            let template = self.template.as_ref().expect("what fits fits a template");
+            return Ok(Event::Whole(template.frame(delta)));
+        }
+        let frame = parse_openai(data)?;
+        self.is_said = self.learn(data, &frame);
+        Ok(Event::Whole(frame))
+    }
+
+    /// Takes the template of another stream, if this event fits it.
+    fn adopt<'a>(&mut self, data: &'a [u8]) -> Option<Delta<'a>> {
+        let other = self.shared.get().filter(|_| self.lessons < LESSONS)?;
+        let delta = other.delta(data)?;
+        self.template = Some(other);
+        Some(delta)
     }
 
     /// Whether it became the template.
@@ -73,7 +122,8 @@ impl OpenAiEvents {
         }
         let Some(template) = Template::learn(data, frame) else { return false };
         self.lessons += 1;
-        self.template = Some(template).filter(Template::is_confirmed);
+        self.template = Some(template).filter(Template::is_confirmed).map(Arc::new);
+        self.template.iter().for_each(|template| self.shared.set(template));
         self.template.is_some()
     }
 }
@@ -81,37 +131,56 @@ impl OpenAiEvents {
 /// An event with holes.
 #[derive(Debug)]
 struct Template {
-    /// The event that taught it, in one piece: thousands of streams compete for the processor's cache.
+    /// The event that taught it.
     event: Vec<u8>,
     /// In the order of their places.
     holes: Box<[Hole]>,
-    /// What the bytes around the holes say; looked at once, so it lies apart.
-    constant: Box<Frame<'static>>,
+    /// What the bytes around the holes say.
+    constant: Frame<'static>,
 }
 
 /// A part of the event that differs from one to the next.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Hole {
-    start: u32,
-    end: u32,
+    span: Range<usize>,
     holds: Holds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
+    Id,
     Text,
     Reasoning,
-    CompletionTokens,
-    UnreadNumber,
+    Count(Count),
+    /// A number that no [`Frame`] holds.
+    Unread,
 }
 
-impl Hole {
-    fn new(span: Range<usize>, holds: Holds) -> Option<Self> {
-        Some(Self { start: span.start.try_into().ok()?, end: span.end.try_into().ok()?, holds })
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Prompt,
+    Completion,
+    Cached,
+    Reasoning,
+}
+
+impl Counts {
+    pub(crate) fn of(frame: &Frame<'_>) -> Self {
+        Self {
+            prompt: frame.prompt_tokens,
+            completion: frame.completion_tokens,
+            cached: frame.cached_tokens,
+            reasoning: frame.reasoning_tokens,
+        }
     }
 
-    fn span(self) -> Range<usize> {
-        self.start as usize..self.end as usize
+    fn slot(&mut self, count: Count) -> &mut Option<u32> {
+        match count {
+            Count::Prompt => &mut self.prompt,
+            Count::Completion => &mut self.completion,
+            Count::Cached => &mut self.cached,
+            Count::Reasoning => &mut self.reasoning,
+        }
     }
 }
 
@@ -124,40 +193,46 @@ impl Template {
             (None, Some(Cow::Borrowed(text))) => (Holds::Reasoning, *text),
             _ => return None,
         };
-        let mut holes = vec![Hole::new(span_of(data, text)?, holds)?];
-        let unread = |name: &&[u8]| Hole::new(number_after(data, name)?, Holds::UnreadNumber);
-        holes.extend(UNREAD_NUMBERS.iter().filter_map(unread));
-        if frame.completion_tokens.is_some() {
-            holes.push(Hole::new(number_after(data, COMPLETION_TOKENS)?, Holds::CompletionTokens)?);
+        let mut holes = vec![Hole { span: span_of(data, text)?, holds }];
+        if let Some(Cow::Borrowed(id)) = frame.id {
+            holes.push(Hole { span: span_of(data, id)?, holds: Holds::Id });
         }
-        holes.sort_by_key(|hole| hole.start);
+        let mut counts = Counts::of(frame);
+        let told = |(name, holds): (&[u8], Holds)| match holds {
+            Holds::Count(count) if counts.slot(count).is_none() => None,
+            _ => Some(Hole { span: number_after(data, name)?, holds }),
+        };
+        holes.extend(NUMBERS.into_iter().filter_map(told));
+        holes.sort_by_key(|hole| hole.span.start);
         let own = |text: &Option<Cow<'_, str>>| text.clone().map(|text| Cow::Owned(text.into_owned()));
         let constant = Frame {
             text: None,
             reasoning: None,
-            completion_tokens: None,
             id: own(&frame.id),
             model: own(&frame.model),
             finish: None,
             error: None,
             ..*frame
         };
-        (!comes_once).then(|| Self { event: data.to_vec(), holes: holes.into(), constant: Box::new(constant) })
+        (!comes_once).then(|| Self { event: data.to_vec(), holes: holes.into(), constant })
     }
 
-    /// Whether the JSON reader agrees about an event with other text and other counts.
+    /// Whether the JSON reader agrees about an event with other texts and other counts.
     fn is_confirmed(&self) -> bool {
-        let mut other = Vec::with_capacity(self.event.len() + 32);
+        let mut other = Vec::with_capacity(self.event.len() + 64);
         let mut at = 0;
-        for hole in &self.holes {
-            let span = hole.span();
-            other.extend_from_slice(&self.event[at..span.start]);
+        for (number, hole) in self.holes.iter().enumerate() {
+            other.extend_from_slice(&self.event[at..hole.span.start]);
             other.extend_from_slice(match hole.holds {
                 Holds::Text | Holds::Reasoning => b"other words",
-                Holds::CompletionTokens => b"4000000001",
-                Holds::UnreadNumber => b"4000000002",
+                Holds::Id => b"another-id",
+                Holds::Count(_) | Holds::Unread => b"400000000",
             });
-            at = span.end;
+            // Each number another, or two of them could stand for each other.
+            if matches!(hole.holds, Holds::Count(_) | Holds::Unread) {
+                other.extend_from_slice(number.to_string().as_bytes());
+            }
+            at = hole.span.end;
         }
         other.extend_from_slice(&self.event[at..]);
         let filled = self.delta(&other).map(|delta| self.frame(delta));
@@ -168,37 +243,41 @@ impl Template {
     fn delta<'a>(&self, data: &'a [u8]) -> Option<Delta<'a>> {
         let mut delta = Delta::default();
         let (mut rest, mut at) = (data, 0);
-        for hole in &self.holes {
-            let span = hole.span();
+        for Hole { span, holds } in &self.holes {
             rest = rest.strip_prefix(&self.event[at..span.start])?;
             at = span.end;
-            let length = match hole.holds {
-                Holds::Text | Holds::Reasoning => plain_text(rest)?,
-                Holds::CompletionTokens | Holds::UnreadNumber => digits(rest)?,
+            let length = match holds {
+                Holds::Id | Holds::Text | Holds::Reasoning => plain_text(rest)?,
+                Holds::Count(_) | Holds::Unread => digits(rest)?,
             };
             let (content, tail) = rest.split_at(length);
             rest = tail;
-            match hole.holds {
+            match *holds {
+                Holds::Id => delta.id = Some(str::from_utf8(content).ok()?),
                 Holds::Text => delta.text = some(content)?,
                 Holds::Reasoning => delta.reasoning = some(content)?,
-                Holds::CompletionTokens => delta.completion_tokens = Some(str::from_utf8(content).ok()?.parse().ok()?),
-                Holds::UnreadNumber => {}
+                Holds::Count(count) => *delta.counts.slot(count) = Some(str::from_utf8(content).ok()?.parse().ok()?),
+                Holds::Unread => {}
             }
         }
         (rest == &self.event[at..]).then_some(delta)
     }
 
     fn frame<'a>(&'a self, delta: Delta<'a>) -> Frame<'a> {
-        let Frame { id, model, .. } = &*self.constant;
+        let Delta { id, text, reasoning, counts } = delta;
+        let constant = &self.constant;
         Frame {
-            text: delta.text.map(Cow::Borrowed),
-            reasoning: delta.reasoning.map(Cow::Borrowed),
-            completion_tokens: delta.completion_tokens,
-            id: id.as_deref().map(Cow::Borrowed),
-            model: model.as_deref().map(Cow::Borrowed),
+            text: text.map(Cow::Borrowed),
+            reasoning: reasoning.map(Cow::Borrowed),
+            prompt_tokens: counts.prompt.or(constant.prompt_tokens),
+            completion_tokens: counts.completion.or(constant.completion_tokens),
+            cached_tokens: counts.cached.or(constant.cached_tokens),
+            reasoning_tokens: counts.reasoning.or(constant.reasoning_tokens),
+            id: id.or(constant.id.as_deref()).map(Cow::Borrowed),
+            model: constant.model.as_deref().map(Cow::Borrowed),
             finish: None,
             error: None,
-            ..*self.constant
+            ..*constant
         }
     }
 }
@@ -244,6 +323,8 @@ mod tests {
 
     use super::*;
 
+    const STREAMS: usize = 3;
+
     fn chat(text: &str, tokens: u32, created: u64) -> String {
         let text = serde_json::to_string(text).unwrap();
         format!(
@@ -252,11 +333,20 @@ mod tests {
         )
     }
 
-    /// Reads a stream and asserts that the reader would have said the same of each event; gives the number of hits.
+    /// As [`read_streams`], of one stream.
     fn read_all<'a>(events: impl IntoIterator<Item = &'a str>) -> usize {
-        let (mut reader, mut hits) = (OpenAiEvents::default(), 0);
-        let mut before = Frame::default();
-        for data in events {
+        read_streams(events.into_iter().map(|data| (0, data)))
+    }
+
+    /// Reads events of streams that share what they learn, and asserts that the reader would have said the same of each;
+    /// gives the number that fitted the template of their own stream.
+    fn read_streams<'a>(events: impl IntoIterator<Item = (usize, &'a str)>) -> usize {
+        let shared = SharedTemplate::default();
+        let mut streams: [_; STREAMS] =
+            std::array::from_fn(|_| (OpenAiEvents::sharing(shared.clone()), Frame::default()));
+        let mut hits = 0;
+        for (stream, data) in events {
+            let (reader, before) = &mut streams[stream];
             let data = data.as_bytes();
             hits += usize::from(reader.template.as_ref().is_some_and(|template| template.delta(data).is_some()));
             let (read, expected) = match (reader.read(data), parse_openai(data)) {
@@ -266,15 +356,25 @@ mod tests {
                     continue;
                 }
             };
+            let before = std::mem::take(before);
             let read = match read {
                 Event::Whole(frame) => frame,
-                Event::Again(Delta { text, reasoning, completion_tokens }) => {
+                Event::Again(Delta { id, text, reasoning, counts }) => {
                     let [text, reasoning] = [text, reasoning].map(|text| text.map(Cow::Borrowed));
-                    Frame { text, reasoning, completion_tokens, ..before }
+                    Frame {
+                        text,
+                        reasoning,
+                        id: id.map(Cow::Borrowed).or(before.id),
+                        prompt_tokens: counts.prompt.or(before.prompt_tokens),
+                        completion_tokens: counts.completion.or(before.completion_tokens),
+                        cached_tokens: counts.cached.or(before.cached_tokens),
+                        reasoning_tokens: counts.reasoning.or(before.reasoning_tokens),
+                        ..before
+                    }
                 }
             };
             assert_eq!(read, expected, "{}", String::from_utf8_lossy(data));
-            before = expected;
+            streams[stream].1 = expected;
         }
         hits
     }
@@ -291,13 +391,27 @@ mod tests {
         let [one, two] = [chat("a", 1, 7), chat("b", 2, 7)];
         let mut reader = OpenAiEvents::default();
         assert!(matches!(reader.read(one.as_bytes()), Ok(Event::Whole(_))));
-        let new = Delta { text: Some("b"), reasoning: None, completion_tokens: Some(2) };
+        let counts = Counts { prompt: Some(9), completion: Some(2), ..Counts::default() };
+        let new = Delta { id: Some("c1"), text: Some("b"), reasoning: None, counts };
         assert_eq!(reader.read(two.as_bytes()).unwrap(), Event::Again(new));
     }
 
     #[test]
+    fn a_stream_reads_with_what_another_has_learned() {
+        let shared = SharedTemplate::default();
+        let [mut one, mut other] = [0; 2].map(|_| OpenAiEvents::sharing(shared.clone()));
+        one.read(chat("a", 1, 7).as_bytes()).unwrap();
+        let of_another = |text, tokens| chat(text, tokens, 8).replace("c1", "c2").replace(":9,", ":14,");
+        let (first, second) = (of_another("b", 1), of_another("c", 2));
+        let expected = parse_openai(first.as_bytes()).unwrap();
+        assert_eq!(other.read(first.as_bytes()).unwrap(), Event::Whole(expected), "its facts are its own");
+        assert!(matches!(other.read(second.as_bytes()), Ok(Event::Again(_))));
+        assert_eq!((one.lessons, other.lessons), (1, 0));
+    }
+
+    #[test]
     fn what_another_event_said_between_is_said_anew() {
-        let [one, other] = [chat("a", 1, 7), chat("b", 2, 7).replace("\"prompt_tokens\":9", "\"prompt_tokens\":8")];
+        let [one, other] = [chat("a", 1, 7), chat("b", 2, 7).replace("\"model\":\"m\"", "\"model\":\"n\"")];
         let closing = chat("c", 3, 7).replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
         let events = [&one, &closing, &one, &one, "{", &one, &other, &one, &other, &other];
         assert_eq!(read_all(events), 4);
@@ -328,19 +442,22 @@ mod tests {
     proptest! {
         #[test]
         fn with_and_without_a_memory_events_mean_the_same(
-            parts in proptest::collection::vec((".{0,4}", any::<u32>(), any::<u64>()), 1..6),
+            parts in proptest::collection::vec((0..STREAMS, ".{0,4}", any::<u32>(), any::<u64>()), 1..12),
             damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
         ) {
-            let events: Vec<String> = parts.iter().map(|(text, tokens, created)| chat(text, *tokens, *created)).collect();
+            let event = |(stream, text, tokens, created): &(usize, String, u32, u64)| {
+                (*stream, chat(text, *tokens, *created).replace("c1", &format!("id-{stream}")))
+            };
+            let events: Vec<(usize, String)> = parts.iter().map(event).collect();
             let mut spoilt = events.clone();
             for (at, byte) in damage {
-                let event = at.get(&events).clone();
+                let (stream, event) = at.get(&events).clone();
                 let mut bytes = event.into_bytes();
                 let place = at.index(bytes.len());
                 bytes[place] = byte;
-                spoilt.push(String::from_utf8_lossy(&bytes).into_owned());
+                spoilt.push((stream, String::from_utf8_lossy(&bytes).into_owned()));
             }
-            read_all(events.iter().chain(&spoilt).map(String::as_str));
+            read_streams(events.iter().chain(&spoilt).map(|(stream, data)| (*stream, data.as_str())));
         }
     }
 }
