@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
-use tokio::time::Instant as TokioInstant;
+use tokio::time::{Instant as TokioInstant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::arrivals::Arrivals;
@@ -36,6 +36,9 @@ const DRAIN: Duration = Duration::from_millis(5);
 
 /// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
 const OPENING: Duration = Duration::from_secs(3);
+
+/// Connections that one lane opens at a time.
+const WAVE: usize = 128;
 
 /// Everything that stays the same for all turns of a run.
 #[derive(Debug, Clone)]
@@ -136,23 +139,18 @@ impl Client {
         pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
     }
 
-    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: concurrent
-    /// cheap requests to `url`, each of which dials because none is answered yet. What fails here fails again in a turn,
+    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: cheap requests
+    /// to `url`, each of which dials because the reply of none before it has been read. What fails here fails again in a turn,
     /// which then says why.
     pub async fn open_ahead(&self, url: &str, connections: usize) {
+        let lanes = self.0.lanes.count();
         let mut opening = JoinSet::new();
-        for number in 0..connections {
-            let (inner, url) = (Arc::clone(&self.0), url.to_owned());
-            self.0.lanes.spawn(number, &mut opening, async move {
-                let _in_use = inner.pool().dialer.begin();
-                let sending = inner.pool().http.get(url).headers(inner.headers.clone()).send();
-                if let Ok(response) = sending.await {
-                    // Read to its end, or the connection could not be used again.
-                    let _ = response.bytes().await;
-                }
-            });
+        for lane in 0..lanes {
+            let share = connections / lanes + usize::from(lane < connections % lanes);
+            let opened = Arc::clone(&self.0).open(url.to_owned(), share);
+            self.0.lanes.spawn(lane, &mut opening, opened);
         }
-        let _ = tokio::time::timeout(OPENING, opening.join_all()).await;
+        opening.join_all().await;
     }
 
     /// The body of a turn; work for the time before it is due.
@@ -191,7 +189,7 @@ impl Client {
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
         let machine =
             Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets)).sharing(inner.pool().template.clone());
-        let mut machine = Box::new(machine.reading(asked.place_field, *asks));
+        let mut machine = machine.reading(asked.place_field, *asks);
         async move {
             let end = inner.exchange(&mut machine, request).await;
             if let Some(at) = sent.get() {
@@ -203,6 +201,34 @@ impl Client {
 }
 
 impl Inner {
+    /// Leaves so many connections to where `url` points in the pool of the lane that asks. In waves, since what thousands of
+    /// requests under way take would stay with the process.
+    async fn open(self: Arc<Self>, url: String, connections: usize) {
+        let until = TokioInstant::now() + OPENING;
+        let mut replies = Vec::with_capacity(connections);
+        let uses: Vec<_> = (0..connections).map(|_| self.pool().dialer.begin()).collect();
+        while replies.len() < connections {
+            let wave = (connections - replies.len()).min(WAVE);
+            let asking: JoinSet<_> = (0..wave).map(|_| Arc::clone(&self).ask(url.clone())).collect();
+            match timeout_at(until, asking.join_all()).await {
+                Ok(wave) => replies.extend(wave),
+                Err(_) => break,
+            }
+        }
+        for reply in replies.into_iter().flatten() {
+            // Read to its end, or the connection could not be used again.
+            let _ = timeout_at(until, reply.bytes()).await;
+        }
+        drop(uses);
+    }
+
+    /// The reply to a cheap request, without its head.
+    async fn ask(self: Arc<Self>, url: String) -> Option<reqwest::Response> {
+        let mut reply = self.pool().http.get(url).headers(self.headers.clone()).send().await.ok()?;
+        drop(std::mem::take(reply.headers_mut()));
+        Some(reply)
+    }
+
     /// The pool of the lane that asks.
     fn pool(&self) -> &Pool {
         &self.pools[lanes::current() % self.pools.len()]

@@ -1,8 +1,8 @@
 //! The one load loop: a plan's turns are sent when they are due. When (pacing), how many (limits), where (`place`), how
 //! (`send`) and until when (duration, [`Stop`]) are values; there is no second loop.
 //!
-//! One task a session, on the lane of its slot; its turns are sequential, so history needs no lock. Bodies of first turns are made while the loop
-//! waits, at most two limits ahead.
+//! One task a session, on the lane of its slot; its turns are sequential, so history needs no lock. Bodies of first turns
+//! are made while the loop waits, at most two limits ahead.
 
 mod session;
 mod slots;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -198,6 +199,8 @@ where
             watch.mark_last_start((started + last).into());
         }
         let mut tasks = JoinSet::new();
+        let all_ended = CancellationToken::new();
+        let running = Arc::new(all_ended.clone().drop_guard());
         let mut lost = 0;
         for (at, session) in plan.sessions.iter().enumerate() {
             let start = tokio::select! {
@@ -220,11 +223,15 @@ where
             let body = ahead.take(at, |at| self.first_body(at));
             // A slot's sessions follow each other on one lane, so that each lane has its share of those in flight.
             let lane = start.slot.as_ref().map_or(at, |slot| slot.number);
-            lanes.spawn(lane, &mut tasks, Arc::clone(self).session(at, start, body));
+            let running = Arc::clone(&running);
+            lanes.spawn(lane, &mut tasks, Arc::clone(self).session(at, start, body).map(move |()| drop(running)));
             while let Some(ended) = tasks.try_join_next() {
                 lost += usize::from(ended.is_err());
             }
         }
+        // Woken by the last session alone: to be woken by each of thousands would cost their lanes a call of the kernel each.
+        drop(running);
+        all_ended.cancelled().await;
         while let Some(ended) = tasks.join_next().await {
             lost += usize::from(ended.is_err());
         }

@@ -1,7 +1,6 @@
 //! One session: its turns in order, each due when the one before has ended and its user has thought.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,10 +79,10 @@ where
         TurnRecord { due_us: due.into(), cap_wait_us: cap_wait.map(Into::into), ..self.planned(at, turn) }
     }
 
-    /// In a box: a session that waits or thinks needs no room for a turn under way.
-    fn sent(&self, record: TurnRecord, body: B) -> Pin<Box<F>> {
+    /// The turn under way, in the session's own memory: what each event of thousands of streams touches shall lie together.
+    fn sent(&self, record: TurnRecord, body: B) -> F {
         let place = (self.place)(&record, &body);
-        Box::pin((self.send)(record, body, place))
+        (self.send)(record, body, place)
     }
 
     /// Waits until the turn is due and may be under way; `None` when the run is over.

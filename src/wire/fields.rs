@@ -16,11 +16,50 @@ pub(super) struct Chunk<'a> {
     #[serde(borrow)]
     pub(super) message: Option<Loose<'a>>,
     #[serde(borrow)]
-    pub(super) choices: Option<Vec<Option<Choice<'a>>>>,
+    pub(super) choices: Option<Choices<'a>>,
     pub(super) usage: Option<Usage>,
     pub(super) sglext: Option<SglExt>,
     pub(super) nvext: Option<Value>,
     pub(super) error: Option<Value>,
+}
+
+/// The choices of an event, nearly always one: in its place, since a vector would be an allocation of four for each event.
+#[derive(Default)]
+pub(super) struct Choices<'a> {
+    first: Option<Choice<'a>>,
+    others: Vec<Choice<'a>>,
+}
+
+impl<'a> Choices<'a> {
+    /// In their order.
+    pub(super) fn into_iter(self) -> impl Iterator<Item = Choice<'a>> {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Choices<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of choices")
+            }
+
+            fn visit_seq<S: serde::de::SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
+                let mut choices = Choices::default();
+                while let Some(choice) = seq.next_element::<Option<Choice<'de>>>()? {
+                    match choice {
+                        Some(choice) if choices.first.is_none() => choices.first = Some(choice),
+                        choice => choices.others.extend(choice),
+                    }
+                }
+                Ok(choices)
+            }
+        }
+        deserializer.deserialize_seq(Visitor)
+    }
 }
 
 #[derive(Deserialize)]

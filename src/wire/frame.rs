@@ -65,7 +65,7 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
         let message = chunk.message.and_then(|message| message.0);
         frame.error = Some(message.map_or_else(|| "object: error".to_owned(), Cow::into_owned));
     }
-    for choice in chunk.choices.unwrap_or_default().into_iter().flatten() {
+    for choice in chunk.choices.unwrap_or_default().into_iter() {
         add_choice(&mut frame, choice);
     }
     if let Some(usage) = chunk.usage {

@@ -187,7 +187,9 @@ impl Counts {
 impl Template {
     /// The template of an event that carries text in one piece, and nothing that comes once in a stream.
     fn learn(data: &[u8], frame: &Frame<'_>) -> Option<Self> {
-        let comes_once = frame.finish.is_some() || frame.error.is_some() || frame.other_output;
+        if frame.finish.is_some() || frame.error.is_some() || frame.other_output {
+            return None;
+        }
         let (holds, text) = match (&frame.text, &frame.reasoning) {
             (Some(Cow::Borrowed(text)), None) => (Holds::Text, *text),
             (None, Some(Cow::Borrowed(text))) => (Holds::Reasoning, *text),
@@ -214,7 +216,7 @@ impl Template {
             error: None,
             ..*frame
         };
-        (!comes_once).then(|| Self { event: data.to_vec(), holes: holes.into(), constant })
+        Some(Self { event: data.to_vec(), holes: holes.into(), constant })
     }
 
     /// Whether the JSON reader agrees about an event with other texts and other counts.
