@@ -14,13 +14,15 @@ const ROUTED: [&str; 2] = ["x-smg-routed-worker-id", "x-gateway-destination-endp
 /// Longest name that is kept: an address, or the name of a pod.
 const LONGEST_NAME: usize = 256;
 
-/// Notes the worker that a router's header names.
+/// Notes the worker that a router's header names; of a turn that this program placed, only another rank than it asked for.
 pub(super) fn note_head(headers: &HeaderMap, record: &mut TurnRecord) {
-    if record.place.is_some() {
-        return;
-    }
     let worker = ROUTED.iter().find_map(|name| headers.get(*name)?.to_str().ok().and_then(named));
-    if let Some(worker) = worker {
+    let Some(worker) = worker else { return };
+    if record.place.is_some() {
+        if let Some(rank) = worker.rsplit_once('@').and_then(|(_, rank)| rank.parse().ok()) {
+            served_by(record, Rank(rank), PlaceSource::RouterHeader);
+        }
+    } else {
         record.place = Some(Place::Node(worker));
         record.place_source = Some(PlaceSource::RouterHeader);
     }
@@ -69,7 +71,11 @@ impl Sightings {
         let Self { field: _, pinned, rank, workers, model } = self;
         let wide = rank.map(u32::from);
         let told = match (&record.place, record.place_source) {
-            (_, Some(PlaceSource::Pin)) => return rank.map_or((), |rank| served_by(record, Rank(rank))),
+            (_, Some(PlaceSource::Pin)) => {
+                let told = rank.map(|rank| (rank, PlaceSource::MetaInfo));
+                let told = told.or_else(|| Some((workers.and_then(only_rank)?, PlaceSource::WorkerId)));
+                return told.map_or((), |(rank, source)| served_by(record, Rank(rank), source));
+            }
             _ if model.is_some() => model.map(|name| (Place::node(name, wide), PlaceSource::Model)),
             (Some(Place::Node(name)), Some(source)) => Some((Place::node(name.clone(), wide), source)),
             (Some(_), _) => return,
@@ -81,6 +87,9 @@ impl Sightings {
                 .or_else(|| Some((Place::Rank(pinned?), PlaceSource::Pin))),
         };
         if let Some((place, source)) = told {
+            if matches!((&place, pinned), (Place::Rank(rank), Some(asked)) if *rank != asked) {
+                record.note(Oddity::PinIgnored);
+            }
             record.place = Some(place);
             record.place_source = Some(source);
         }
@@ -89,12 +98,18 @@ impl Sightings {
 
 /// The server knows better than the client that asked for another rank; of a node's ranks nothing is kept where the client
 /// chose the node.
-fn served_by(record: &mut TurnRecord, rank: Rank) {
+fn served_by(record: &mut TurnRecord, rank: Rank, source: PlaceSource) {
     if matches!(record.place, Some(Place::Rank(asked)) if asked != rank) {
         record.note(Oddity::PinIgnored);
         record.place = Some(Place::Rank(rank));
-        record.place_source = Some(PlaceSource::MetaInfo);
+        record.place_source = Some(source);
     }
+}
+
+/// The rank of the one worker that did both; of two, a rank that was asked for may mean either.
+fn only_rank(Workers { prefill, decode }: Workers) -> Option<u16> {
+    let one = prefill.xor(decode).or(decode.filter(|_| prefill == decode));
+    one?.dp_rank?.try_into().ok()
 }
 
 /// One worker that did both is a node; Dynamo then names it twice, or once.
@@ -220,6 +235,45 @@ mod tests {
         let told = Frame { dp_rank: Some(3), ..asked };
         let record = settled(turn(), None, &told);
         assert_eq!((record.place, record.place_source), (Some(Place::Rank(Rank(3))), Some(PlaceSource::MetaInfo)));
+    }
+
+    /// Whatever tells it: the reply's rank, Dynamo's worker, a router's header; and for a pin of one turn or of the whole run.
+    #[test]
+    fn another_rank_than_was_asked_for_is_the_place_and_is_noted() {
+        let of_worker = |decode: u32| {
+            let worker = |dp_rank| Some(Worker { id: 7, dp_rank: Some(dp_rank) });
+            Frame { workers: Some(Workers { prefill: worker(1), decode: worker(decode) }), ..Frame::default() }
+        };
+        let of_rank = Frame { dp_rank: Some(1), ..Frame::default() };
+        let pin = |rank, mut record: TurnRecord, worker: Option<&'static str>| {
+            record.place = Some(Place::Rank(Rank(rank)));
+            record.place_source = Some(PlaceSource::Pin);
+            let headers = worker.map(|worker| (ROUTED[0].parse().unwrap(), worker.parse().unwrap()));
+            note_head(&HeaderMap::from_iter(headers), &mut record);
+            record
+        };
+        let header = |worker| (Frame::default(), Some(worker));
+        let told = [
+            ((of_rank, None), PlaceSource::MetaInfo),
+            ((of_worker(1), None), PlaceSource::WorkerId),
+            (header("http://w:1@1"), PlaceSource::RouterHeader),
+        ];
+        for ((frame, worker), source) in told {
+            let heeded = settled(pin(1, turn(), worker), None, &frame);
+            assert_eq!((heeded.place_source, &*heeded.oddities), (Some(PlaceSource::Pin), &[][..]));
+            let ignored = settled(pin(0, turn(), worker), None, &frame);
+            assert_eq!((ignored.place, ignored.place_source), (Some(Place::Rank(Rank(1))), Some(source)));
+            assert_eq!(ignored.oddities, [Oddity::PinIgnored]);
+        }
+        for (frame, worker) in [(of_worker(2), None), header("http://w:1")] {
+            let silent = settled(pin(0, turn(), worker), None, &frame);
+            assert_eq!((silent.place, silent.oddities), (Some(Place::Rank(Rank(0))), vec![]), "no rank is told");
+        }
+        let whole_run = |rank| {
+            let asked = Frame { id: Some("asked for rank 9".into()), dp_rank: Some(rank), ..Frame::default() };
+            settled(turn(), None, &asked).oddities
+        };
+        assert_eq!((whole_run(9), whole_run(3)), (vec![], vec![Oddity::PinIgnored]));
     }
 
     #[test]

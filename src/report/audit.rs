@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
 use super::{client, eviction, premises, reconcile, served};
+use crate::record::Oddity;
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -89,6 +90,8 @@ pub enum FindingKind {
     Eviction,
     /// Turns were served by a rank that the server does not have.
     Rank,
+    /// Turns were served elsewhere than this program placed them.
+    Pin,
     /// Round robin may keep step with the sessions.
     Aliasing,
     /// A router that takes its key from the prompt does not see the sessions.
@@ -109,6 +112,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         served::flush,
         cold,
         served::key,
+        served::pin,
         errors,
         reconcile::possible,
         reconcile::unreconciled,
@@ -252,7 +256,9 @@ fn estimated(report: &RunReport) -> Option<Judged> {
 
 fn oddities(report: &RunReport) -> Option<Judged> {
     let totals = &report.totals;
-    let kinds: Vec<_> = totals.oddities.iter().map(|(kind, turns)| format!("{kind} {turns}")).collect();
+    // Which rank served a reply bends no protocol: see `served::pin`.
+    let bent = totals.oddities.iter().filter(|(kind, _)| **kind != Oddity::PinIgnored.to_string());
+    let kinds: Vec<_> = bent.map(|(kind, turns)| format!("{kind} {turns}")).collect();
     (!kinds.is_empty()).then(|| {
         let finding = finding(
             FindingKind::Oddities,

@@ -13,7 +13,7 @@ use super::split::{SplitTally, TtftSplit};
 use super::subtotal::Subtotal;
 use super::timeline::{Timeline, TimelineTally};
 use crate::profile::{Popularity, RunSpec};
-use crate::record::{CounterRole, Place, TurnRecord};
+use crate::record::{CounterRole, Oddity, Place, TurnRecord};
 use crate::units::Rank;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -151,29 +151,35 @@ fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
 pub struct Attributing {
     report: RunReport,
     placed: Placed,
+    /// Complete turns that were served elsewhere than this program had placed them.
+    misplaced: u64,
 }
 
 impl Attributing {
     #[must_use]
     pub fn new(report: RunReport) -> Self {
         let placed = Placed::new(&report.manifest.spec, report.server.page_tokens);
-        Self { report, placed }
+        Self { report, placed, misplaced: 0 }
     }
 
     /// Adds one turn of the run, however it ended.
     pub fn add(&mut self, turn: &TurnRecord) {
         if turn.outcome.is_complete() {
             self.placed.add(turn);
+            self.misplaced += u64::from(turn.oddities.contains(&Oddity::PinIgnored));
         }
     }
 
     /// The report with these places, judged again; `observed` is the reuse that they allow.
     #[must_use]
     pub fn finish(self, observed: Option<ObservedOracle>) -> RunReport {
-        let Self { mut report, placed } = self;
+        let Self { mut report, placed, misplaced } = self;
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
             placed.finish(report.server.ranks, &report.server.counters, None);
         report.workload.oracle.observed = observed;
+        if misplaced > 0 {
+            report.totals.oddities.insert(Oddity::PinIgnored.to_string(), misplaced);
+        }
         report.ranks = ranks;
         // Who counted them has not changed its mind.
         report.affinity = Affinity { spilled: report.affinity.spilled, ..affinity };

@@ -1,10 +1,15 @@
 //! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys.
 
-use super::audit::{Finding, FindingKind, Judged, Verdict, finding};
+use super::audit::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
+use super::ratio;
 use super::server::KeySeen;
 use super::shape::RunReport;
 use super::told::FlushProof;
 use crate::profile::KeyScope;
+use crate::record::Oddity;
+
+/// Share of the turns that were placed of those that were served elsewhere.
+const PIN: Limits = Limits { void: 0.01, warning: 0.0 };
 
 /// A counter that fell, another start time, or a connection that was refused after the probe had been answered.
 pub(super) fn restart(report: &RunReport) -> Option<Judged> {
@@ -67,6 +72,30 @@ fn key_lost() -> Finding {
     )
 }
 
+/// Turns that this program placed and the server served elsewhere, by its own word.
+///
+/// Of the complete turns, all of which were placed; one that names no rank is taken to have been served where it was sent.
+pub(super) fn pin(report: &RunReport) -> Option<Judged> {
+    let totals = &report.totals;
+    let turns = totals.oddities.get(&Oddity::PinIgnored.to_string()).copied()?;
+    let share = ratio(turns, totals.complete)?;
+    let verdict = PIN.judge(share)?;
+    let finding = finding(
+        FindingKind::Pin,
+        format!(
+            "{turns} of {} turns ({}) were served by another rank than this program asked for",
+            totals.complete,
+            percent(share)
+        ),
+        Some(format!("{}, warning for any", percent(PIN.void))),
+        "where turns were placed was not this arm's policy alone: its reuse and balance are of a mixture; rows and rates are \
+         those of the ranks that the server named",
+        "see `pin_ignored` among the `oddities` of requests.jsonl; let nothing between this program and the ranks place turns \
+         too, or compare servers that place turns themselves",
+    );
+    Some((finding, verdict))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::audit::Validity;
@@ -124,6 +153,22 @@ mod tests {
         };
         assert_eq!(failed("Connection refused (os error 111)"), [FindingKind::Restart, FindingKind::Errors]);
         assert_eq!(failed("no connection in time: deadline has elapsed"), [FindingKind::Errors]);
+    }
+
+    #[test]
+    fn pins_that_were_ignored_are_a_finding_of_their_own_and_above_one_percent_void_the_run() {
+        let of = |ignored: u32| {
+            let mut accumulator = Accumulator::new(context(1, 100));
+            for session in 0..100 {
+                let oddities = if session < ignored { vec![Oddity::PinIgnored] } else { vec![] };
+                accumulator.add(&TurnRecord { oddities, ..served(session, 0, 0, 0) });
+            }
+            let Validity { voids, warnings, .. } = accumulator.finish(Closing::plain(State::Complete)).validity;
+            (kinds(&voids), kinds(&warnings))
+        };
+        assert_eq!(of(0), (vec![], vec![]));
+        assert_eq!(of(1), (vec![], vec![FindingKind::Pin]));
+        assert_eq!(of(2), (vec![FindingKind::Pin], vec![]));
     }
 
     #[test]

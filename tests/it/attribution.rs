@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::end_to_end::{Sim, gspbench, json, lines};
 use crate::scripted::{Answer, Scripted, Step};
+use crate::server_side::kinds;
 use crate::wire_client::Sender;
 
 /// Two groups of three sessions of two turns, one at a time.
@@ -72,6 +73,42 @@ fn the_native_route_shows_where_the_time_to_the_first_token_went() {
     assert!(table.contains("TTFT, as its server tells (ms)") && table.contains("prefill"), "{table}");
 }
 
+/// A line of the log that SGLang writes, of a request that the simulator served.
+fn logged(row: &Value, rank: &Value) -> String {
+    let parameters = serde_json::json!({"rid": null}).to_string();
+    let line =
+        serde_json::json!({"request_parameters": parameters, "id": row["rid"], "dp_rank": rank, "queue_time": 0.5});
+    format!("{line}\n")
+}
+
+#[test]
+fn the_servers_log_of_requests_tells_which_pins_of_an_openai_route_were_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("truth.jsonl");
+    let sim = Sim::start(&["--ranks=2", "--log", log.to_str().unwrap()]);
+    let target = format!("pin:round_robin@{}", sim.url);
+    gspbench(&[&["run", "--target", &target, "--api=chat", "--out=out"], &SMALL[..]].concat(), dir.path());
+    sim.stop();
+    let rows: Vec<Value> = lines(&log).into_iter().filter(|row| row["rid"].is_string()).collect();
+    let turns_on_rank_1 = |run: &Value| run["ranks"][1]["turns"].as_u64().unwrap();
+    let before = json(&dir.path().join("out/run.json"));
+    assert_eq!(turns_on_rank_1(&before), 6);
+    for (name, is_obeyed) in [("obeyed", true), ("ignored", false)] {
+        let said = rows.iter().map(|row| logged(row, &if is_obeyed { row["rank"].clone() } else { 0.into() }));
+        std::fs::write(dir.path().join(name), said.collect::<String>()).unwrap();
+        let (exit, stdout, stderr) = crate::bad_input::gspbench(&["report", "out", "--export-file", name], dir.path());
+        let run = json(&dir.path().join("out/run.json"));
+        let is_void = kinds(&run, "voids").contains(&"pin".to_owned());
+        assert_eq!((exit, is_void), (if is_obeyed { (0, false) } else { (4, true) }), "{stdout}{stderr}");
+        assert_eq!(turns_on_rank_1(&run), if is_obeyed { 6 } else { 0 });
+        assert_eq!(run["totals"]["oddities"]["pin_ignored"], if is_obeyed { Value::Null } else { 6.into() });
+        assert_eq!(
+            turns(dir.path()).iter().filter(|turn| turn["place_source"] == "pin").count(),
+            if is_obeyed { 12 } else { 6 }
+        );
+    }
+}
+
 #[test]
 fn the_servers_log_of_requests_gives_the_ranks_that_an_openai_stream_does_not_tell() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,8 +125,7 @@ fn the_servers_log_of_requests_gives_the_ranks_that_an_openai_stream_does_not_te
 
     // As SGLang writes it: the reply's meta_info beside the parameters, in one folder, a file an hour; the last line is torn.
     let rows: Vec<Value> = lines(&log).into_iter().filter(|row| row["rid"].is_string()).collect();
-    let line = |row: &Value| serde_json::json!({"request_parameters": "{\"rid\": null}", "id": row["rid"], "dp_rank": row["rank"], "queue_time": 0.5});
-    let exported: Vec<String> = rows.iter().map(|row| format!("{}\n", line(row))).collect();
+    let exported: Vec<String> = rows.iter().map(|row| logged(row, &row["rank"])).collect();
     let (first, second) = exported.split_at(exported.len() / 2);
     let folder = dir.path().join("export");
     std::fs::create_dir(&folder).unwrap();

@@ -1,9 +1,12 @@
 //! `pin:` targets: this program places the turns, the server only obeys.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::bad_input::gspbench;
 use crate::end_to_end::{Sim, json, lines};
+use crate::scripted::{Answer, Scripted};
+use crate::server_side::kinds;
 
 const WORKLOAD: [&str; 6] = [
     "--gsp-num-groups=8",
@@ -126,9 +129,53 @@ fn a_server_without_the_ranks_that_are_asked_for_is_refused() {
     assert!(stderr.contains("it has 2 ranks") && stderr.contains("ranks=3"), "{stderr}");
 }
 
+/// A native server that serves where it is told, but for some of the requests, which `strays` picks by their number.
+fn straying(strays: impl Fn(usize) -> bool + Send + Sync + 'static) -> Scripted {
+    let requests = AtomicUsize::new(0);
+    Scripted::start(move |seen| {
+        if seen.path != "/generate" {
+            return Answer::Whole(404, "application/json", "{}".to_owned());
+        }
+        let asked = seen.json()["routed_dp_rank"].as_u64().unwrap_or(0);
+        let rank = if strays(requests.fetch_add(1, Ordering::SeqCst)) { 1 - asked } else { asked };
+        let event = serde_json::json!({"text": "a b c d e f", "meta_info": {
+            "id": "x", "prompt_tokens": 290, "cached_tokens": 0, "completion_tokens": 6, "dp_rank": rank,
+            "finish_reason": {"type": "length", "length": 6}}});
+        Answer::Whole(200, "text/event-stream", format!("data: {event}\n\ndata: [DONE]\n\n"))
+    })
+}
+
+#[test]
+fn a_rank_that_is_ignored_after_the_probe_voids_the_run_above_one_percent_of_its_turns() {
+    let home = tempfile::tempdir().unwrap();
+    let cases = [("heeded", 0, 0), ("once", 1, 0), ("twice", 2, 4)];
+    for (out, strays, exit) in cases {
+        // Probe and warm-up are over by then.
+        let server = straying(move |request| (60..60 + strays).contains(&request));
+        let target = format!("pin:round_robin,ranks=2@{}", server.url);
+        let more = ["--gsp-prompts-per-group=16", "--max-concurrency=1", "--seed=4"];
+        let args = [&["run", "--target", &target, "--out", out], &WORKLOAD[..], &more].concat();
+        let (code, stdout, stderr) = gspbench(&args, home.path());
+        assert_eq!(code, exit, "{stdout}{stderr}");
+        let report = json(&home.path().join(out).join("run.json"));
+        let found = (kinds(&report, "voids"), kinds(&report, "warnings"));
+        let says = |kinds: &[String]| kinds.iter().filter(|kind| *kind == "pin").count();
+        assert_eq!((says(&found.0), says(&found.1)), (usize::from(strays > 1), usize::from(strays == 1)), "{out}");
+        assert!(!found.1.contains(&"oddities".to_owned()), "{found:?}");
+        // The server's word is the place of record.
+        let rows = report["ranks"].as_array().unwrap().iter();
+        let rows: Vec<u64> = rows.map(|row| row["turns"].as_u64().unwrap()).collect();
+        assert_eq!((rows.iter().sum::<u64>(), rows[0].abs_diff(64)), (128, u64::from(strays == 1)), "{rows:?}");
+        let turns = lines(&home.path().join(out).join("requests.jsonl"));
+        let noted: Vec<_> =
+            turns.iter().filter(|turn| turn["oddities"] == serde_json::json!(["pin_ignored"])).collect();
+        assert_eq!(noted.len(), strays);
+        assert!(noted.iter().all(|turn| turn["place_source"] == "meta_info"), "{noted:?}");
+    }
+}
+
 #[test]
 fn a_server_that_ignores_the_rank_is_found_out_by_the_probe() {
-    use crate::scripted::{Answer, Scripted};
     let server = Scripted::start(|seen| match seen.path.as_str() {
         "/generate" => {
             let meta = "\"meta_info\":{\"id\":\"x\",\"prompt_tokens\":9,\"completion_tokens\":2,\"dp_rank\":0,\"finish_reason\":{\"type\":\"length\",\"length\":2}}";

@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::client::{LoggedRequest, logged_request};
-use crate::record::{Place, PlaceSource, TurnRecord};
+use crate::record::{Oddity, Place, PlaceSource, TurnRecord};
 use crate::report::{Attributing, RunReport};
 use crate::store::{self, RunDir};
 use crate::workload::{self, Observing};
@@ -126,7 +126,7 @@ struct Joining {
     /// Complete turns that a line gave a place.
     placed: u64,
     complete: u64,
-    /// Those that had none before.
+    /// Those of which the server had not told it before.
     wanting: u64,
 }
 
@@ -169,17 +169,29 @@ impl Joining {
     }
 }
 
-/// The id by which the server knows a complete turn of unknown place.
+/// The id by which the server knows a complete turn of unknown place, or of one that was only asked for.
 fn wanted(turn: &TurnRecord) -> Option<String> {
-    let is_wanted = turn.outcome.is_complete() && turn.place.is_none();
+    let is_wanted = turn.outcome.is_complete() && (turn.place.is_none() || asked(turn).is_some());
     turn.request_id.clone().filter(|_| is_wanted)
+}
+
+/// The rank of a turn that nobody but this program has named.
+fn asked(turn: &TurnRecord) -> Option<&Place> {
+    let is_rank = |place: &&Place| matches!(place, Place::Rank(_));
+    turn.place.as_ref().filter(is_rank).filter(|_| turn.place_source == Some(PlaceSource::Pin))
 }
 
 /// What the line says beyond what the reply said.
 fn fill(turn: &mut TurnRecord, logged: LoggedRequest) -> Option<()> {
     let LoggedRequest { id: _, place, times } = logged;
     turn.server_times = turn.server_times.or(times);
-    turn.place = Some(place?);
+    let place = place?;
+    match asked(turn) {
+        Some(asked) if *asked == place => return Some(()),
+        Some(_) => turn.note(Oddity::PinIgnored),
+        None => {}
+    }
+    turn.place = Some(place);
     turn.place_source = Some(PlaceSource::ExportFile);
     Some(())
 }
