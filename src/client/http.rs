@@ -320,6 +320,9 @@ impl Inner {
                         return End::Failed(Failure::Protocol, why.to_string());
                     }
                     has_bytes = true;
+                    if machine.is_full() {
+                        return End::Clean;
+                    }
                     ending.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
                     lanes::give_way(std::mem::replace(&mut read, now.into_std()), now.into_std()).await;
                 }

@@ -8,16 +8,15 @@
 use std::sync::Arc;
 
 use super::body::{Asks, CachedDetails};
+use super::detail::{error_of, shorten};
 use super::place::{self, Sightings};
+use super::room::Room;
 use super::secrets;
 use crate::record::{Failure, Gap, Oddity, Outcome, TurnRecord};
 use crate::units::Micros;
 use crate::wire::frame::{self, Frame};
 use crate::wire::{Counts, Delta, Event, OpenAiEvents, SharedTemplate, SseDecoder};
 use crate::workload::{Api, PlaceField};
-
-/// Bytes of an error body that a record keeps.
-const DETAIL_LIMIT: usize = 200;
 
 /// Bytes of an error body that are looked through for its message.
 const ERROR_BODY_LIMIT: usize = 64 << 10;
@@ -55,6 +54,7 @@ pub struct Machine {
 /// What the events have said so far.
 #[derive(Debug, Default)]
 struct State {
+    room: Room,
     text: String,
     /// Output tokens so far, where events carry a running count.
     running: Option<u32>,
@@ -63,7 +63,7 @@ struct State {
     error: Option<String>,
     /// The first event that could not be read.
     unreadable: Option<String>,
-    events: u32,
+    has_events: bool,
     is_done: bool,
     /// Events spoke of several choices.
     has_other_choices: bool,
@@ -78,7 +78,8 @@ impl Machine {
     /// A machine for the reply to a request that left as `record` says.
     #[must_use]
     pub fn new(api: Api, record: TurnRecord) -> Self {
-        let (decoder, events, state) = (SseDecoder::default(), OpenAiEvents::default(), State::default());
+        let state = State { room: Room::of(record.planned_output_tokens), ..State::default() };
+        let (decoder, events) = (SseDecoder::default(), OpenAiEvents::default());
         Self { api, record, decoder, error_body: Vec::new(), fed: None, secrets: Arc::default(), events, state }
     }
 
@@ -122,6 +123,7 @@ impl Machine {
         }
         let Self { api, record, decoder, events, state, .. } = self;
         decoder.push(bytes, |data| state.event(*api, events, record, data, at));
+        state.room.see(decoder.excess());
     }
 
     /// Whether the status says that there is no reply.
@@ -135,6 +137,12 @@ impl Machine {
         self.state.is_done
     }
 
+    /// Whether the reply is longer than any may be: whatever follows is not looked at.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.state.room.full().is_some()
+    }
+
     /// Ends the reply at `at`: how the turn ended, and the answer's text for the session's next turn.
     #[must_use]
     pub fn finish(mut self, end: End, at: Micros) -> (TurnRecord, String) {
@@ -142,6 +150,7 @@ impl Machine {
         // An event that lacks its blank line came with the last bytes, not with the end of the stream.
         let Self { api, record, decoder, events, fed, state, .. } = &mut self;
         decoder.finish(|data| state.event(*api, events, record, data, fed.unwrap_or(at)));
+        state.room.see(decoder.excess());
         let tail_is_cut = !is_unreadable && self.state.unreadable.is_some();
         let outcome = self.outcome(end, tail_is_cut);
         let Self { mut record, state, secrets, .. } = self;
@@ -179,6 +188,9 @@ impl Machine {
         if let Some(error) = told.or_else(|| error_of(&String::from_utf8_lossy(self.decoder.stray()))) {
             return Err((Failure::InBandError, error));
         }
+        if let Some(why) = self.state.room.full().filter(|_| !self.state.is_done) {
+            return Err((Failure::Protocol, why.to_owned()));
+        }
         match end {
             End::Clean => {}
             // All output and its end were told before the run or the connection ended.
@@ -209,7 +221,7 @@ impl Machine {
     /// What came beside the event stream: in its place, the whole reply of a server that does not stream.
     fn read_stray(&mut self) -> Result<(), (Failure, String)> {
         let Self { api, record, decoder, fed, state, .. } = self;
-        if state.events > 0 {
+        if state.has_events {
             record.note(Oddity::StrayLines);
             return Ok(());
         }
@@ -233,6 +245,9 @@ fn read(api: Api, data: &[u8]) -> Result<Frame<'_>, frame::FrameError> {
 
 impl State {
     fn event(&mut self, api: Api, events: &mut OpenAiEvents, record: &mut TurnRecord, data: &[u8], at: Micros) {
+        if !self.room.take() {
+            return;
+        }
         let data = data.trim_ascii();
         if data.is_empty() {
             return;
@@ -241,7 +256,7 @@ impl State {
             record.note(Oddity::AfterDone);
             return;
         }
-        self.events += 1;
+        self.has_events = true;
         if data == b"[DONE]" {
             self.is_done = true;
             return;
@@ -271,7 +286,7 @@ impl State {
     fn whole_reply(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Option<Micros>) {
         record.note(Oddity::NotStreamed);
         record.detail = Some("not streamed".to_owned());
-        let has_output = carries_output(&frame) || frame.completion_tokens.is_some_and(|tokens| tokens > 0);
+        let has_output = frame.carries_output() || frame.completion_tokens.is_some_and(|tokens| tokens > 0);
         self.facts(record, &frame);
         if api != Api::Generate || !frame.text.as_deref().unwrap_or_default().is_empty() {
             self.add_text(frame.text.as_deref());
@@ -280,7 +295,7 @@ impl State {
     }
 
     fn frame(&mut self, api: Api, record: &mut TurnRecord, frame: Frame<'_>, at: Micros) {
-        let counts_from_the_start = frame.finish.is_none() || carries_output(&frame);
+        let counts_from_the_start = frame.finish.is_none() || frame.carries_output();
         let grown = self.growth(record, frame.completion_tokens.filter(|_| frame.has_choice), counts_from_the_start);
         let has_answer = match api {
             Api::Generate => self.native_text(&frame, grown),
@@ -364,6 +379,7 @@ impl State {
     fn add_text(&mut self, text: Option<&str>) -> bool {
         let text = text.unwrap_or_default();
         self.text.push_str(text);
+        self.room.hold(self.text.len());
         !text.is_empty()
     }
 
@@ -373,10 +389,7 @@ impl State {
         let text = frame.text.as_deref().unwrap_or_default();
         let lists_only_new = frame.listed_ids.is_some() && frame.listed_ids == grown && grown < frame.completion_tokens;
         match text.strip_prefix(self.text.as_str()) {
-            Some(new) if !self.sends_deltas && !lists_only_new => {
-                self.text.push_str(new);
-                !new.is_empty()
-            }
+            Some(new) if !self.sends_deltas && !lists_only_new => self.add_text(Some(new)),
             _ => {
                 self.sends_deltas |= !text.is_empty();
                 self.add_text(Some(text))
@@ -391,32 +404,6 @@ fn count(record: &mut TurnRecord, Counts { prompt, completion, cached, reasoning
     record.output_tokens = completion.or(record.output_tokens);
     record.cached_tokens = cached.or(record.cached_tokens);
     record.reasoning_tokens = reasoning.or(record.reasoning_tokens);
-}
-
-fn carries_output(frame: &Frame<'_>) -> bool {
-    frame.text.is_some() || frame.reasoning.is_some() || frame.other_output
-}
-
-/// The words of an error body that is JSON, in any of the servers' shapes.
-fn error_of(body: &str) -> Option<String> {
-    let body = body.trim();
-    if !body.starts_with('{') {
-        return None;
-    }
-    let value: serde_json::Value = serde_json::from_str(body).ok()?;
-    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-    match value.get("error") {
-        Some(serde_json::Value::Object(fields)) => fields.get("message").and_then(text),
-        Some(error) => text(error),
-        None => value.get("message").or_else(|| value.get("detail")).and_then(text),
-    }
-}
-
-/// The first 200 bytes, cut at a character.
-fn shorten(text: &str) -> String {
-    let text = text.trim();
-    let end = (0..=DETAIL_LIMIT.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    text[..end].to_owned()
 }
 
 #[cfg(test)]

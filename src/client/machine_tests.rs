@@ -285,3 +285,59 @@ fn nothing_that_a_record_quotes_of_the_server_repeats_a_secret() {
     let record = serde_json::to_string(&machine.finish(End::Clean, Micros(2)).0).unwrap();
     assert!(record.contains("w-(hidden)") && !record.contains(secret), "{record}");
 }
+
+/// Room for fewer events than came, at every number of them and every cut.
+#[test]
+fn a_reply_beyond_its_limit_fails_with_it_however_it_was_cut() {
+    let wire = role() + &content("a").repeat(6) + &finish("stop") + &usage(10, 6) + DONE + &content("late").repeat(3);
+    let run = |room: u32, size: usize| {
+        let id = TurnId { group: 0, session: 0, turn: 0 };
+        let mut machine = Machine::new(Api::Chat, TurnRecord::planned("r".into(), id, None, Micros(0), 9));
+        machine.state.room.narrow(room);
+        for chunk in wire.as_bytes().chunks(size) {
+            machine.feed(chunk, Micros(1));
+        }
+        (machine.is_full(), machine.finish(End::Clean, Micros(2)))
+    };
+    for room in 0..14 {
+        let whole = run(room, wire.len());
+        for size in 1..wire.len() {
+            assert_eq!(run(room, size), whole, "room for {room}, chunks of {size}");
+        }
+        let (is_full, (turn, text)) = whole;
+        assert_eq!((is_full, text.len()), (room < 13, room.saturating_sub(1).min(6) as usize));
+        // Ten of the events are the reply; what comes after it cannot spoil it.
+        if room < 10 {
+            assert_eq!(turn.outcome, Outcome::Failed(Failure::Protocol));
+            let words = "the reply has more than 1048720 events, the limit for 9 output tokens";
+            assert_eq!(turn.detail.as_deref(), Some(words));
+        } else {
+            assert_eq!(turn.outcome, Outcome::Complete);
+        }
+    }
+}
+
+#[test]
+fn the_text_of_a_reply_has_a_limit_on_every_route() {
+    let piece = "x".repeat(1 << 18);
+    let repeated = |times: usize| format!("data: {{\"text\":\"{}\",\"meta_info\":{{}}}}\n\n", piece.repeat(times));
+    let whole_text = (1..=4).map(|quarter| repeated(quarter * 17)).collect::<String>();
+    let pieces = format!("data: {{\"choices\":[{{\"text\":\"{piece}\"}}]}}\n\n").repeat(66);
+    for (api, wire) in
+        [(Api::Generate, whole_text), (Api::Completions, pieces), (Api::Chat, content(&piece).repeat(66))]
+    {
+        let turn = |size: usize| {
+            let id = TurnId { group: 0, session: 0, turn: 0 };
+            let mut machine = Machine::new(api, TurnRecord::planned("r".into(), id, None, Micros(0), 9));
+            wire.as_bytes().chunks(size).for_each(|chunk| machine.feed(chunk, Micros(1)));
+            assert!(machine.is_full(), "{api:?}");
+            machine.finish(End::Clean, Micros(2))
+        };
+        let (record, text) = turn(wire.len());
+        assert_eq!((&record, &text), (&turn(99_991).0, &turn(8_192).1));
+        let limit = 1_048_720 * 16;
+        assert_eq!(record.outcome, Outcome::Failed(Failure::Protocol));
+        assert!(record.detail.is_some_and(|detail| detail.contains(&format!("longer than {limit} bytes"))));
+        assert!(text.len() > limit && text.len() < limit + 18 * piece.len());
+    }
+}

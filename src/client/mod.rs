@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod body;
+mod detail;
 mod dial;
 mod ending;
 mod http;
@@ -11,6 +12,7 @@ mod names;
 mod network;
 mod place;
 mod request;
+mod room;
 mod secrets;
 mod transport;
 

@@ -43,6 +43,14 @@ pub struct Frame<'a> {
     pub error: Option<String>,
 }
 
+impl Frame<'_> {
+    /// Whether it carries output by itself, whatever its counts say.
+    #[must_use]
+    pub fn carries_output(&self) -> bool {
+        self.text.is_some() || self.reasoning.is_some() || self.other_output
+    }
+}
+
 /// Why an event could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("an event is no JSON of this API: {0}")]

@@ -10,5 +10,5 @@ mod template;
 
 pub use place::{Spans, Worker, Workers};
 pub use prometheus::{Exposition, Sample};
-pub use sse::SseDecoder;
+pub use sse::{Excess, SseDecoder};
 pub use template::{Counts, Delta, Event, OpenAiEvents, SharedTemplate};

@@ -8,11 +8,16 @@
 /// What of lines that are no SSE field is kept: an error body, or the whole reply of a server that does not stream.
 const STRAY_LIMIT: usize = 4 << 20;
 
+/// Bytes of a line, and of an event: many times the longest reply, which some servers repeat in every event.
+const EVENT_LIMIT: usize = 64 << 20;
+
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// Decodes one stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SseDecoder {
+    limit: usize,
+    excess: Option<Excess>,
     /// The line under way, when a chunk ended inside it.
     line: Vec<u8>,
     /// Data of the event under way, unless it is borrowed from the chunk at hand.
@@ -27,9 +32,37 @@ pub struct SseDecoder {
     work: usize,
 }
 
+/// What a stream had too much of, and the bytes that there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    /// One line, or the lines of one event.
+    Event { limit: usize },
+    /// Lines that are no SSE field, all together.
+    Stray { limit: usize },
+}
+
+impl Default for SseDecoder {
+    fn default() -> Self {
+        Self {
+            limit: EVENT_LIMIT,
+            excess: None,
+            line: vec![],
+            data: None,
+            swallow_lf: false,
+            mark: 0,
+            stray: vec![],
+            #[cfg(test)]
+            work: 0,
+        }
+    }
+}
+
 impl SseDecoder {
-    /// Takes the next bytes and hands the data of each finished event to `emit`.
+    /// Takes the next bytes and hands the data of each finished event to `emit`. Nothing of what follows an excess.
     pub fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&[u8])) {
+        if self.excess.is_some() {
+            return;
+        }
         self.spend(chunk.len());
         let mut rest = self.skip_mark(chunk);
         // The only data line of the event under way, while it is a slice of this chunk.
@@ -48,6 +81,9 @@ impl SseDecoder {
                     None => self.swallow_lf = true,
                 }
             }
+            if self.line.len() + head.len() > self.limit {
+                return self.exceed(Excess::Event { limit: self.limit });
+            }
             if self.line.is_empty() {
                 self.end_line(head, &mut held, &mut emit);
             } else {
@@ -58,12 +94,29 @@ impl SseDecoder {
                 line.clear();
                 self.line = line;
             }
+            if self.excess.is_some() {
+                return;
+            }
+        }
+        if self.line.len() + rest.len() > self.limit {
+            return self.exceed(Excess::Event { limit: self.limit });
         }
         if let Some(data) = held {
             self.keep(data);
         }
         self.line.extend_from_slice(rest);
         self.spend(rest.len());
+    }
+
+    /// What there was too much of: the rest of the stream is not looked at.
+    #[must_use]
+    pub fn excess(&self) -> Option<Excess> {
+        self.excess
+    }
+
+    fn exceed(&mut self, excess: Excess) {
+        (self.line, self.data) = (vec![], None);
+        self.excess.get_or_insert(excess);
     }
 
     /// Notes work where a test asks for it.
@@ -141,6 +194,9 @@ impl SseDecoder {
         let data = self.data.get_or_insert_default();
         data.push(b'\n');
         data.extend_from_slice(value);
+        if data.len() > self.limit {
+            self.exceed(Excess::Event { limit: self.limit });
+        }
         self.spend(value.len());
     }
 
@@ -154,7 +210,11 @@ impl SseDecoder {
         if !self.stray.is_empty() && room > 0 {
             self.stray.push(b'\n');
         }
-        self.stray.extend_from_slice(&line[..line.len().min(room.saturating_sub(1))]);
+        let kept = line.len().min(room.saturating_sub(1));
+        self.stray.extend_from_slice(&line[..kept]);
+        if kept < line.len() {
+            self.exceed(Excess::Stray { limit: STRAY_LIMIT });
+        }
     }
 
     fn dispatch(&mut self, held: &mut Option<&[u8]>, emit: &mut impl FnMut(&[u8])) {
@@ -199,13 +259,22 @@ mod tests {
     use super::*;
 
     fn decode<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, String) {
-        let mut decoder = SseDecoder::default();
+        let (events, stray, excess) = decode_within(EVENT_LIMIT, chunks);
+        assert!(excess.is_none_or(|excess| excess == Excess::Stray { limit: STRAY_LIMIT }));
+        (events, stray)
+    }
+
+    fn decode_within<'a>(
+        limit: usize,
+        chunks: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (Vec<String>, String, Option<Excess>) {
+        let mut decoder = SseDecoder { limit, ..SseDecoder::default() };
         let mut events = vec![];
         for chunk in chunks {
             decoder.push(chunk, |data| events.push(String::from_utf8_lossy(data).into_owned()));
         }
         decoder.finish(|data| events.push(String::from_utf8_lossy(data).into_owned()));
-        (events, String::from_utf8_lossy(decoder.stray()).into_owned())
+        (events, String::from_utf8_lossy(decoder.stray()).into_owned(), decoder.excess())
     }
 
     fn whole(wire: &str) -> Vec<String> {
@@ -234,6 +303,21 @@ mod tests {
         assert_eq!(stray, "{\"error\": {\"message\": \"no\"}}");
         let (_, long) = decode([vec![b'x'; 3 << 20].as_slice(), b"\n", vec![b'y'; 3 << 20].as_slice()]);
         assert!(long.len() <= STRAY_LIMIT);
+    }
+
+    #[test]
+    fn a_line_or_an_event_beyond_the_limit_ends_the_stream() {
+        let within = |wire: &str| {
+            let (events, _, excess) = decode_within(9, [wire.as_bytes()]);
+            (events.len(), excess)
+        };
+        let beyond = Some(Excess::Event { limit: 9 });
+        assert_eq!(within("data: abc\n\ndata: abc\n\n"), (2, None));
+        assert_eq!(within("data: a\n\ndata: abcd\n\ndata: a\n\n"), (1, beyond));
+        assert_eq!(within("data: a\n\n: a long comment\n\ndata: a\n\n"), (1, beyond));
+        assert_eq!(within("data: abc\ndata: abc\n\n"), (1, None));
+        assert_eq!(within("data: abc\ndata: abc\ndata: abc\n\n"), (0, beyond));
+        assert_eq!(within("data: abcd"), (0, beyond));
     }
 
     #[test]
@@ -280,13 +364,14 @@ mod tests {
                 0..40,
             ),
             cuts in proptest::collection::vec(0_usize..200, 0..12),
+            limit in prop_oneof![Just(EVENT_LIMIT), 0_usize..30],
         ) {
             let wire = pieces.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(wire.len())).collect();
             cuts.extend([0, wire.len()]);
             cuts.sort_unstable();
             let chunks = cuts.windows(2).map(|pair| &wire.as_bytes()[pair[0]..pair[1]]);
-            prop_assert_eq!(decode(chunks), decode([wire.as_bytes()]));
+            prop_assert_eq!(decode_within(limit, chunks), decode_within(limit, [wire.as_bytes()]));
         }
     }
 }

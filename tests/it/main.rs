@@ -55,6 +55,7 @@ mod sim_serving;
 #[cfg(test)]
 mod sweep;
 #[cfg(test)]
+mod traps_endless;
 mod traps_framing;
 #[cfg(test)]
 mod traps_lanes;

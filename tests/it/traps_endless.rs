@@ -1,0 +1,41 @@
+//! Replies that never end, over a socket: each costs its turn, whose record names the limit, and the connection is closed.
+
+use gspbench::record::{Failure, Outcome};
+use gspbench::workload::Api;
+
+use crate::scripted::{Answer, Scripted, Step, chunk, head, stream};
+use crate::wire_client::Sender;
+
+/// A server that says this again and again, in chunks as large as given, until nobody listens any more; then, good replies.
+fn endless(said: String) -> Scripted {
+    Scripted::start(move |seen| {
+        if seen.connection > 0 {
+            let words = "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}";
+            return stream([format!("data: {words}\n\ndata: [DONE]\n\n")]);
+        }
+        let said = said.clone();
+        let pour = std::iter::repeat_with(move || chunk(&said));
+        Answer::Pour(Box::new(std::iter::once(head()).chain(pour)) as Box<dyn Iterator<Item = Step>>)
+    })
+}
+
+#[test]
+fn a_reply_without_an_end_fails_at_its_limit_and_the_next_turn_goes_on() {
+    let long = "x".repeat(1 << 16);
+    let text = format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{long}\"}}}}]}}\n\n");
+    let cases = [
+        ("text", text, "the reply's text is longer than 1677"),
+        ("events without output", "data:\n\n".repeat(1 << 13), "the reply has more than 104"),
+        ("one line", long.clone(), "a line or event of the reply is longer than 67108864 bytes"),
+        ("lines of one event", format!("data: {long}\n"), "a line or event of the reply is longer than 67108864 bytes"),
+        ("no event stream", format!("{long}\n"), "the reply has more than 4194304 bytes that are no events"),
+    ];
+    for (what, said, words) in cases {
+        let server = endless(said);
+        let bench = Sender::new(Api::Chat, &server.url).build();
+        let (turn, _) = bench.turn(0);
+        assert_eq!(turn.outcome, Outcome::Failed(Failure::Protocol), "{what}: {:?}", turn.detail);
+        assert!(turn.detail.as_deref().is_some_and(|detail| detail.starts_with(words)), "{what}: {:?}", turn.detail);
+        assert_eq!((bench.turn(1).0.outcome, server.connections()), (Outcome::Complete, 2), "{what}");
+    }
+}
