@@ -129,7 +129,7 @@ pub(super) fn compared(report: &RunReport) -> Option<String> {
         let nodes = nodes.join(", ");
         let compared = match has_prefill {
             true => "replies are compared with the prefill side alone",
-            false => "replies are compared with no counter, since no prefill node's was read",
+            false => "prompts are compared with no counter, since no prefill node's was read",
         };
         format!("prefill and decode are apart, and both count each prompt: {compared} ({nodes})")
     })

@@ -119,6 +119,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::hit,
         reconcile::hit_by_place,
         reconcile::traffic,
+        reconcile::traffic_at_decode,
         eviction::eviction,
         reconcile::prompt_length,
         output_length,

@@ -190,15 +190,34 @@ pub(super) fn traffic(report: &RunReport) -> Option<Judged> {
     if counts_twice(report).is_some() {
         return None;
     }
-    let found: Vec<_> = [requests(report), tokens(report)].into_iter().flatten().collect();
-    let worst = found.iter().map(|counted| counted.surplus()).max_by(f64::total_cmp)?;
+    let server = report.server.growth_of_prompts(CounterRole::Requests);
+    let found = [requests(report, server), tokens(report)];
+    surplus(whose(report), &found, "others used the server, its cache and its queues during the run")
+}
+
+/// The same of the decode nodes, which whoever goes past the prefill side loads alone. Tokens of theirs are what they
+/// generated: of a prompt they may count what was sent to them, or not.
+pub(super) fn traffic_at_decode(report: &RunReport) -> Option<Judged> {
+    let server = report.server.growth_at_decode(CounterRole::Requests);
+    let found = [requests(report, server), generated(report)];
+    surplus(
+        "the decode nodes' counters",
+        &found,
+        "others used the decode nodes during the run: throughput and gaps between tokens are not of these turns alone",
+    )
+}
+
+/// A finding where the worst of these is beyond what our turns explain.
+fn surplus(whose: &str, found: &[Option<Counted>], effect: &str) -> Option<Judged> {
+    let found = || found.iter().flatten();
+    let worst = found().map(Counted::surplus).max_by(f64::total_cmp)?;
     let verdict = TRAFFIC.judge(worst)?;
-    let said: Vec<_> = found.iter().map(Counted::words).collect();
+    let said: Vec<_> = found().map(Counted::words).collect();
     let finding = finding(
         FindingKind::Traffic,
-        format!("{} moved by {}", whose(report), said.join(", and by ")),
+        format!("{whose} moved by {}", said.join(", and by ")),
         Some(percent(TRAFFIC.warning)),
-        "others used the server, its cache and its queues during the run",
+        effect,
         "keep other clients away, and run again",
     );
     Some((finding, verdict))
@@ -233,11 +252,22 @@ impl Counted {
 }
 
 /// Requests: whatever their prompts, each counts once at its end. One that ended just before the run may be counted in it.
-fn requests(report: &RunReport) -> Option<Counted> {
+fn requests(report: &RunReport, server: Option<f64>) -> Option<Counted> {
     let totals = &report.totals;
-    let server = report.server.growth_of_prompts(CounterRole::Requests)?;
     let (ours, unheard) = (as_f64(totals.complete), as_f64(totals.unheard_requests));
-    Some(Counted { what: "requests", server, ours, unheard, slack: 1.0 })
+    Some(Counted { what: "requests", server: server?, ours, unheard, slack: 1.0 })
+}
+
+/// Generated tokens, where each reply says how many it has. Requests that were not heard of had what was asked for at most.
+fn generated(report: &RunReport) -> Option<Counted> {
+    let totals = &report.totals;
+    let server = report.server.growth_at_decode(CounterRole::OutputTokens)?;
+    let ours = as_f64(totals.output_tokens.filter(|_| totals.output_estimated_turns == 0)?);
+    let unheard = match totals.unheard_requests {
+        0 => 0.0,
+        _ => as_f64(totals.unheard_output_tokens?),
+    };
+    Some(Counted { what: "generated tokens", server, ours, unheard, slack: 0.0 })
 }
 
 /// Prompt tokens; those of requests that were not heard of as the plan has them, with what templates add to a prompt.

@@ -123,3 +123,62 @@ fn turns_that_did_not_complete_may_have_been_counted_and_explain_no_more_than_th
     assert_eq!(traffic(&turns, 3.0, 9_000.0), None);
     assert!(traffic(&turns, 9.0, 9_000.0).is_some());
 }
+
+/// What is said of other traffic where a decode node counted so many requests and tokens, beside a prefill node that counted
+/// ours alone, or beside none whose role is told.
+fn at_decode(turns: &[TurnRecord], counts: (f64, f64), names_prefill: bool) -> Vec<String> {
+    let mut accumulator = Accumulator::new(context(1, turns.len() as u64));
+    turns.iter().for_each(|turn| accumulator.add(turn));
+    let ours = f64::from(u32::try_from(turns.iter().filter(|turn| turn.outcome.is_complete()).count()).unwrap());
+    let (prefill, decode) = (Some(NodeRole::Prefill), Some(NodeRole::Decode));
+    let beside =
+        [(CounterRole::Requests, ours), (CounterRole::PromptTokens, 100.0 * ours), (CounterRole::OutputTokens, ours)];
+    let beside = beside.map(|(role, delta)| grown("http://p", prefill, role, delta));
+    let counted = [(CounterRole::Requests, counts.0), (CounterRole::OutputTokens, counts.1)];
+    let counted = counted.map(|(role, delta)| grown("http://d", decode, role, delta));
+    let counters = beside.into_iter().filter(|_| names_prefill).chain(counted).collect();
+    let closing =
+        Closing { server: ServerSide { counters, ..ServerSide::default() }, ..Closing::plain(State::Complete) };
+    let warnings = accumulator.finish(closing).validity.warnings.into_iter();
+    warnings.filter(|finding| finding.kind == FindingKind::Traffic).map(|finding| finding.seen).collect()
+}
+
+#[test]
+fn requests_that_went_to_a_decode_node_alone_are_seen_by_their_number_or_their_tokens() {
+    // Four output tokens each.
+    let turns: Vec<_> = (0..200).map(|session| served(session, 0, 0, 0)).collect();
+    for names_prefill in [true, false] {
+        let of = |requests, tokens| at_decode(&turns, (requests, tokens), names_prefill);
+        for (requests, tokens) in [(200.0, 800.0), (200.0, 600.0), (201.0, 804.0)] {
+            assert_eq!(of(requests, tokens), Vec::<String>::new(), "{requests} {tokens}");
+        }
+        for (requests, tokens) in [(202.0, 800.0), (200.0, 805.0)] {
+            let seen = of(requests, tokens);
+            let words =
+                format!("the decode nodes' counters moved by {requests} requests, our turns had 200, and by {tokens}");
+            assert!(seen.len() == 1 && seen[0].starts_with(&words), "{seen:?}");
+        }
+    }
+    let estimated = |output_estimated| {
+        let turns: Vec<_> = turns.iter().map(|turn| TurnRecord { output_estimated, ..turn.clone() }).collect();
+        (at_decode(&turns, (200.0, 900.0), true).len(), at_decode(&turns, (220.0, 900.0), true).len())
+    };
+    assert_eq!(
+        (estimated(false), estimated(true)),
+        ((1, 1), (0, 1)),
+        "an estimate explains nothing and accuses nobody"
+    );
+}
+
+#[test]
+fn a_decode_node_may_have_generated_what_turns_that_were_cut_had_asked_for() {
+    let cut = ended(20, 0, Outcome::Cancelled);
+    let planned = f64::from(cut.planned_output_tokens);
+    let turns: Vec<_> = (0..20).map(|session| served(session, 0, 0, 0)).chain([cut]).collect();
+    assert!(planned > 0.0);
+    for (requests, tokens, found) in
+        [(21.0, 80.0 + planned, 0), (21.0, 81.0 + planned, 1), (23.0, 80.0, 1), (20.0, 80.0, 0)]
+    {
+        assert_eq!(at_decode(&turns, (requests, tokens), true).len(), found, "{requests} {tokens}");
+    }
+}

@@ -190,6 +190,9 @@ pub struct Totals {
     /// Planned prompt tokens of these; null where the plan did not know them, or there are none.
     #[serde(default)]
     pub unheard_prompt_tokens: Option<u64>,
+    /// Output tokens that these asked for; null where there are none.
+    #[serde(default)]
+    pub unheard_output_tokens: Option<u64>,
     /// Turns whose connection was refused: nothing listened at the address any more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refused_turns: u64,

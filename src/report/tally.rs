@@ -102,8 +102,8 @@ impl Tally {
         self.totals.resends += u64::from(turn.resends);
         let is_unheard = turn.sent_us.is_some() && !turn.outcome.is_complete();
         let unheard = u64::from(turn.resends) + u64::from(is_unheard);
-        let prompt = turn.planned_prompt_tokens.map(|tokens| unheard * u64::from(tokens));
-        self.totals.add_unheard(unheard, prompt);
+        let of = |tokens: u32| unheard * u64::from(tokens);
+        self.totals.add_unheard(unheard, turn.planned_prompt_tokens.map(of), Some(of(turn.planned_output_tokens)));
         self.add_span(turn);
         self.beginnings.add(turn.group, turn);
         self.goodput.add(turn);
@@ -292,12 +292,14 @@ impl Tally {
 
 impl Totals {
     /// A sum with an unknown part is unknown.
-    fn add_unheard(&mut self, requests: u64, prompt_tokens: Option<u64>) {
-        self.unheard_prompt_tokens = match (self.unheard_requests, requests) {
-            (_, 0) => self.unheard_prompt_tokens,
-            (0, _) => prompt_tokens,
-            _ => self.unheard_prompt_tokens.zip(prompt_tokens).map(|(known, more)| known + more),
+    fn add_unheard(&mut self, requests: u64, prompt_tokens: Option<u64>, output_tokens: Option<u64>) {
+        let joined = |known: Option<u64>, more: Option<u64>| match (self.unheard_requests, requests) {
+            (_, 0) => known,
+            (0, _) => more,
+            _ => known.zip(more).map(|(known, more)| known + more),
         };
+        self.unheard_prompt_tokens = joined(self.unheard_prompt_tokens, prompt_tokens);
+        self.unheard_output_tokens = joined(self.unheard_output_tokens, output_tokens);
         self.unheard_requests += requests;
     }
 
@@ -321,6 +323,7 @@ impl Totals {
             resends,
             unheard_requests,
             unheard_prompt_tokens,
+            unheard_output_tokens,
             refused_turns,
             oddities,
         } = other;
@@ -342,7 +345,7 @@ impl Totals {
         self.output_estimated_turns += output_estimated_turns;
         self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
         self.resends += resends;
-        self.add_unheard(unheard_requests, unheard_prompt_tokens);
+        self.add_unheard(unheard_requests, unheard_prompt_tokens, unheard_output_tokens);
         self.refused_turns += refused_turns;
         for (oddity, turns) in oddities {
             *self.oddities.entry(oddity).or_default() += turns;

@@ -2,7 +2,7 @@
 //! count.
 
 use crate::end_to_end::Sim;
-use crate::scripted::{Answer, Scripted, Seen};
+use crate::scripted::{Answer, Scripted, Seen, chat_stream};
 use crate::server_side::{kinds, passed_on, proxy, run};
 
 #[test]
@@ -29,16 +29,20 @@ fn requests_of_others_are_noticed() {
     assert!(!kinds(&alone, "warnings").contains(&"traffic".to_owned()), "{}", alone["validity"]);
 }
 
+/// A short request of somebody else on the same route.
+fn of_another_user(seen: &Seen) -> Seen {
+    let body = "{\"text\":\"hi\",\"sampling_params\":{\"max_new_tokens\":1}}".to_owned();
+    let length = ("content-length".to_owned(), body.len().to_string());
+    Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() }
+}
+
 #[test]
 fn requests_of_others_are_noticed_by_their_number_where_their_prompts_are_short() {
     let sim = Sim::start(&["--ranks=2"]);
     let address = sim.url.strip_prefix("http://").unwrap().to_owned();
     let shared = proxy(&sim.url, "", move |seen| {
         if seen.path == "/generate" {
-            let body = "{\"text\":\"hi\",\"sampling_params\":{\"max_new_tokens\":1}}".to_owned();
-            let length = ("content-length".to_owned(), body.len().to_string());
-            let theirs = Seen { headers: vec![("host".to_owned(), "h".to_owned()), length], body, ..seen.clone() };
-            passed_on(&address, &theirs, "");
+            passed_on(&address, &of_another_user(seen), "");
         }
         None
     });
@@ -49,12 +53,16 @@ fn requests_of_others_are_noticed_by_their_number_where_their_prompts_are_short(
     assert!(seen[0].contains("16 requests, our turns had 8"), "{seen:?}");
 }
 
-/// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on.
-fn pd_proxy(prefill: &str, decode: &str) -> Scripted {
+/// A proxy that sends every turn to a prefill node, and then to the decode node whose reply it passes on; with `others`, the
+/// decode node serves somebody else before each.
+fn pd_proxy(prefill: &str, decode: &str, others: bool) -> Scripted {
     let [prefill, decode] = [prefill, decode].map(|url| url.strip_prefix("http://").unwrap().to_owned());
     Scripted::start(move |seen| match seen.method.as_str() {
         "POST" if seen.path == "/generate" => {
             passed_on(&prefill, seen, "");
+            if others {
+                passed_on(&decode, &of_another_user(seen), "");
+            }
             Answer::Raw(passed_on(&decode, seen, ""))
         }
         _ => Answer::Whole(404, "application/json", "{}".to_owned()),
@@ -74,7 +82,7 @@ fn saying(upstream: &str, instead_of: &'static str, word: &'static str) -> Scrip
 #[test]
 fn a_prompt_that_two_nodes_count_is_compared_once() {
     let (prefill, decode) = (Sim::start(&["--ranks=1"]), Sim::start(&["--ranks=1"]));
-    let proxy = pd_proxy(&prefill.url, &decode.url);
+    let proxy = pd_proxy(&prefill.url, &decode.url, false);
     let judged = |urls: [&str; 2], seed: &str| {
         let [first, second] = urls.map(|url| format!("--metrics-url={url}"));
         // A busy host voids the client, and no more.
@@ -102,4 +110,62 @@ fn a_prompt_that_two_nodes_count_is_compared_once() {
     let (warnings, printed) = judged([&prefill.url, &decode.url], "--seed=14");
     assert_eq!(warnings, ["unreconciled"], "{printed}");
     assert!(printed.contains("prefill=URL"), "{printed}");
+}
+
+#[test]
+fn requests_that_others_send_to_the_decode_node_alone_are_noticed() {
+    let (prefill, decode) = (Sim::start(&["--ranks=1"]), Sim::start(&["--ranks=1"]));
+    let nodes = [format!("--metrics-url=prefill={}", prefill.url), format!("--metrics-url=decode={}", decode.url)];
+    let traffic = |others: bool, seed: &str| {
+        let proxy = pd_proxy(&prefill.url, &decode.url, others);
+        let (_, report, printed) = run(&proxy.url, &[&nodes[0], &nodes[1], seed]);
+        assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
+        let warnings = report["validity"]["warnings"].as_array().unwrap().iter();
+        let seen = warnings.filter(|of| of["kind"] == "traffic").map(|of| of["seen"].as_str().unwrap().to_owned());
+        seen.collect::<Vec<_>>()
+    };
+    let seen = traffic(true, "--seed=21");
+    let words = "the decode nodes' counters moved by 16 requests, our turns had 8, and by 32 generated tokens";
+    assert!(seen.len() == 1 && seen[0].starts_with(words), "{seen:?}");
+    assert_eq!(traffic(false, "--seed=22"), Vec::<String>::new());
+}
+
+/// What vLLM counts of finished requests, by their reason, and of the tokens that it generated for them.
+#[test]
+fn a_vllm_decode_node_that_counts_more_than_its_turns_serves_others() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    let traffic = |others: u32| {
+        let turns = Arc::new(AtomicU32::new(0));
+        let served = Arc::clone(&turns);
+        let node = Scripted::start(move |seen| {
+            let (ours, theirs) = (turns.load(SeqCst), turns.load(SeqCst) * others);
+            let page = format!(
+                "vllm:request_success_total{{engine=\"0\",finished_reason=\"length\"}} {ours}\n\
+                 vllm:request_success_total{{engine=\"0\",finished_reason=\"stop\"}} {theirs}\n\
+                 vllm:generation_tokens_total{{engine=\"0\"}} {}\n",
+                3 * ours + 7 * theirs
+            );
+            match seen.path.as_str() {
+                "/metrics" => Answer::Whole(200, "text/plain", page),
+                _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+            }
+        });
+        let router = Scripted::start(move |seen| match (seen.method.as_str(), seen.path.as_str()) {
+            ("POST", "/v1/chat/completions") => {
+                served.fetch_add(1, SeqCst);
+                Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], 12))
+            }
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        });
+        let decode = format!("--metrics-url=decode={}", node.url);
+        let (_, report, printed) = run(&router.url, &["--api=chat", &decode]);
+        assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
+        let warnings = report["validity"]["warnings"].as_array().unwrap().iter();
+        let seen = warnings.filter(|of| of["kind"] == "traffic").map(|of| of["seen"].as_str().unwrap().to_owned());
+        seen.collect::<Vec<_>>()
+    };
+    assert_eq!(traffic(0), Vec::<String>::new());
+    let seen = "the decode nodes' counters moved by 16 requests, our turns had 8, and by 80 generated tokens, our turns had 24";
+    assert_eq!(traffic(1), [seen]);
 }
