@@ -16,7 +16,8 @@ use crate::policy::{Dispatch, NoRank};
 
 use super::fleet::{Fleet, Submission};
 use super::histogram::{Histogram, QUEUE};
-use super::rank::{Counts, Event, JobId, Snapshot};
+use super::job::{Event, JobId};
+use super::rank::{Counts, Snapshot};
 use super::settings::Settings;
 
 /// What a request hears of its progress. Instants are model time.

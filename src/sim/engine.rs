@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use super::cost::{Costs, Load};
-use super::rank::{Counts, Event, Job, JobId, Limits, RankState, Snapshot};
+use super::job::{Event, Job, JobId};
+use super::rank::{Counts, Limits, RankState, Snapshot};
 
 /// N ranks in lock-step.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use crate::policy::{Arrival, Controller, Dispatch, NoRank, Snapshot};
 use crate::units::Rank;
 
 use super::engine::Engine;
-use super::rank::{Counts, Event, Job, JobId};
+use super::job::{Event, Job, JobId};
+use super::rank::Counts;
 use super::settings::Settings;
 
 /// A request as the front end hands it over.

@@ -5,23 +5,10 @@
 //! whole remaining need fits, which is why nothing is ever retracted.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::{NodeId, PrefixCache};
-
-/// Names a request inside the simulator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u64);
-
-/// A request as the engine sees it. The reply is known beforehand, one id per output token.
-#[derive(Debug, Clone)]
-pub struct Job {
-    pub id: JobId,
-    pub prompt: Arc<[u32]>,
-    pub output: Arc<[u32]>,
-    pub arrival: Duration,
-}
+use super::job::{Event, Job, JobId};
 
 /// The limits of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +18,6 @@ pub struct Limits {
     pub kv_tokens: u64,
     pub page: u32,
     pub max_running: u32,
-}
-
-/// What happened to a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// Its first chunk is being computed; `cached` prompt tokens were found.
-    Admitted { job: JobId, rank: u16, cached: u32, queued: Duration },
-    /// Its `index`-th token (from 1) exists.
-    Token { job: JobId, index: u32, is_last: bool },
 }
 
 /// What the rank tells the DP controller, and when it said so.

@@ -13,8 +13,8 @@ use crate::policy::{Dispatch, NoRank};
 
 use super::super::actor::{Ticket, Update};
 use super::super::fleet::Submission;
+use super::super::job::JobId;
 use super::super::log::{Line, Outcome, Virtual};
-use super::super::rank::JobId;
 use super::super::tokens::Reply;
 use super::App;
 use super::ask::{Ask, header};
