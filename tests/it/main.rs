@@ -11,6 +11,8 @@ mod bad_input;
 #[cfg(test)]
 mod captures;
 #[cfg(test)]
+mod cold_start;
+#[cfg(test)]
 mod end_to_end;
 #[cfg(test)]
 mod experiment;
@@ -22,6 +24,8 @@ mod host;
 mod interrupt;
 #[cfg(test)]
 mod judge;
+#[cfg(test)]
+mod keys_seen;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
@@ -56,6 +60,7 @@ mod sim_serving;
 mod sweep;
 #[cfg(test)]
 mod traps_endless;
+#[cfg(test)]
 mod traps_framing;
 #[cfg(test)]
 mod traps_lanes;

@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::{Condvar, Mutex};
 
 use serde_json::Value;
 
@@ -17,7 +16,7 @@ fn run_json(dir: &Path) -> Value {
 }
 
 /// A chat server that answers the routes that `also` knows, besides its turns.
-fn server(also: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Scripted {
+pub(crate) fn server(also: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Scripted {
     Scripted::start(move |seen| {
         also(seen).unwrap_or_else(|| match seen.method.as_str() {
             "POST" if seen.path.starts_with("/v1/") => {
@@ -91,10 +90,6 @@ pub(crate) fn passed_on(address: &str, seen: &Seen, dropped: &str) -> Vec<u8> {
     reply
 }
 
-fn not_found() -> Option<Answer> {
-    Some(Answer::Whole(404, "application/json", "{}".to_owned()))
-}
-
 /// The kinds of the findings in this list, but for what a busy host does to the client.
 pub(crate) fn kinds(run: &Value, list: &str) -> Vec<String> {
     let findings = run["validity"][list].as_array().unwrap().iter();
@@ -114,14 +109,14 @@ fn short_run(server: &Scripted, more: &[&str]) -> (Value, String) {
 
 /// The same of a run that is to be valid.
 #[track_caller]
-fn valid_run(server: &Scripted, more: &[&str]) -> (Value, String) {
+pub(crate) fn valid_run(server: &Scripted, more: &[&str]) -> (Value, String) {
     let (report, printed) = short_run(server, more);
     assert_eq!(kinds(&report, "voids"), Vec::<String>::new(), "{printed}");
     (report, printed)
 }
 
 /// Eight sessions, one after the other, whose prompts are long enough to be told apart in a cache.
-const LONG: [&str; 8] = [
+pub(crate) const LONG: [&str; 8] = [
     "--gsp-num-groups=2",
     "--gsp-prompts-per-group=4",
     "--gsp-system-prompt-len=256",
@@ -141,82 +136,6 @@ pub(crate) fn run(url: &str, more: &[&str]) -> (i32, Value, String) {
     let printed = stdout + &stderr;
     assert!(dir.path().join("out/run.json").exists(), "{exit}: {printed}");
     (exit, run_json(dir.path()), printed)
-}
-
-#[test]
-fn a_cold_start_on_the_simulator_is_proven_on_every_rank() {
-    let sim = Sim::start(&["--ranks=4"]);
-    let (exit, report, printed) = run(&sim.url, &[]);
-    assert_eq!(exit, 0, "{printed}");
-    let flush = serde_json::json!({"by": "flush_cache", "proof": "no_evictable_tokens", "warm": []});
-    assert_eq!(report["server"]["flush"], flush);
-}
-
-#[test]
-fn a_warm_server_voids_a_run_that_was_to_begin_cold() {
-    let sim = Sim::start(&["--ranks=2"]);
-    assert_eq!(run(&sim.url, &[]).0, 0);
-    // It says that it has flushed, and has not.
-    let lying = proxy(&sim.url, "", |seen| {
-        seen.path.starts_with("/flush").then(|| Answer::Whole(200, "text/plain", "Cache flushed.\n".to_owned()))
-    });
-    let (exit, report, printed) = run(&lying.url, &[]);
-    // By the prompt that each rank was asked for again, and by what the groups found.
-    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned(); 2]), "{printed}");
-    assert!(printed.contains("VOID(warm)"), "{printed}");
-    // Left warm on purpose, it is only warned of.
-    let (exit, report, printed) = run(&sim.url, &["--no-flush-cache"]);
-    assert_eq!((exit, kinds(&report, "voids")), (0, vec![]), "{printed}");
-    assert!(kinds(&report, "warnings").contains(&"warm".to_owned()), "{printed}");
-}
-
-#[test]
-fn where_no_gauge_tells_every_rank_is_asked_for_a_prompt_that_it_had() {
-    let sim = Sim::start(&["--ranks=2"]);
-    let silent = |seen: &Seen| seen.path.starts_with("/metrics").then(not_found).flatten();
-    let honest = proxy(&sim.url, "", silent);
-    let (exit, report, printed) = run(&honest.url, &[]);
-    assert_eq!((exit, &report["server"]["flush"]["proof"]), (0, &"pinned_probe".into()), "{printed}");
-    let lying = proxy(&sim.url, "", move |seen| {
-        let flush = seen.path.starts_with("/flush").then(|| Answer::Whole(200, "text/plain", "ok".to_owned()));
-        flush.or_else(|| silent(seen))
-    });
-    let (exit, report, printed) = run(&lying.url, &["--seed=8"]);
-    assert_eq!(report["server"]["flush"]["warm"], serde_json::json!([{"rank": 0}, {"rank": 1}]), "{printed}");
-    // Its groups began cold all the same: none but the probe's prompt had been there.
-    assert_eq!((exit, kinds(&report, "voids")), (4, vec!["warm".to_owned()]), "{printed}");
-    assert!(printed.contains("rank 0, rank 1 still held"), "{printed}");
-}
-
-#[test]
-fn a_server_without_a_flush_begins_cold_by_a_salt() {
-    let sim = Sim::start(&["--ranks=2"]);
-    let none = proxy(&sim.url, "", |seen| seen.path.starts_with("/flush").then(not_found).flatten());
-    let warm = |report: &Value| kinds(report, "voids").contains(&"warm".to_owned());
-    let (_, first, printed) = run(&none.url, &[]);
-    assert!(!warm(&first) && printed.contains("--isolate cache_salt"), "{printed}");
-    let (exit, second, printed) = run(&none.url, &[]);
-    assert!(warm(&second) && exit == 4, "{printed}");
-    let (exit, salted, printed) = run(&none.url, &["--isolate=cache_salt"]);
-    assert!(!warm(&salted) && exit == 0, "{printed}");
-    assert_eq!(salted["server"]["flush"]["by"], "cache_salt");
-    // The run's own reuse is there as ever.
-    assert!(salted["totals"]["cached_tokens"].as_u64().unwrap() > 0);
-}
-
-#[test]
-fn a_command_flushes_in_place_of_the_server() {
-    let sim = Sim::start(&["--ranks=2"]);
-    let (exit, report, printed) = run(&sim.url, &["--flush-command", "test -n \"$GSPBENCH_TARGET\" # S3CRET"]);
-    assert_eq!((exit, &report["server"]["flush"]["by"]), (4, &"command".into()), "{printed}");
-    assert!(printed.contains("VOID(warm)"), "a command that flushes nothing is found out: {printed}");
-    assert!(!report.to_string().contains("S3CRET"), "a command may hold a password");
-    let dir = tempfile::tempdir().unwrap();
-    let args =
-        [&["run", "--target", &sim.url, "--flush-command", "echo no such fleet >&2; exit 9"], &LONG[..]].concat();
-    let (exit, _, stderr) = gspbench(&args, dir.path());
-    assert_eq!(exit, 3, "{stderr}");
-    assert!(stderr.contains("--flush-command") && stderr.contains("no such fleet"), "{stderr}");
 }
 
 /// What vLLM answers beside its turns, with this word on a reset.
@@ -250,91 +169,6 @@ fn vllm_is_known_described_and_reset() {
     let (exit, _, stderr) = gspbench(&small(&["--target", &refusing.url]), dir.path());
     assert_eq!(exit, 3, "{stderr}");
     assert!(stderr.contains("success") && stderr.contains("--no-flush-cache"), "{stderr}");
-}
-
-#[test]
-fn a_key_that_a_proxy_strips_is_missed_and_one_that_arrives_is_seen() {
-    let sim = Sim::start(&["--ranks=2"]);
-    let chat = ["--api=chat"];
-    let (_, report, printed) = run(&sim.url, &chat);
-    assert_eq!(report["server"]["key_seen"], "yes", "{printed}");
-    let stripping = proxy(&sim.url, "x-smg-routing-key", |_| None);
-    let (exit, report, printed) = run(&stripping.url, &chat);
-    assert_eq!((exit, &report["server"]["key_seen"]), (0, &"no".into()), "{printed}");
-    assert!(kinds(&report, "warnings").contains(&"key".to_owned()), "{printed}");
-    assert!(printed.contains("routing keys do not arrive") && printed.contains("drops the header"), "{printed}");
-    // In a body it passes, and without a key there is none to miss.
-    assert_eq!(run(&stripping.url, &[]).1["server"]["key_seen"], "yes");
-    assert_eq!(run(&stripping.url, &["--api=chat", "--key-by=none"]).1["server"]["key_seen"], "unknown");
-}
-
-/// A server whose gauge shows the keys that it `sees` of the requests under way. One with many tokens is held until the
-/// gauge was looked at five times.
-fn with_key_gauge(sees: bool) -> Scripted {
-    let state = Mutex::new((0_u32, 0_u32));
-    let looked = Condvar::new();
-    server(move |seen| {
-        if seen.path == "/metrics" {
-            let mut state = state.lock().unwrap();
-            state.1 += 1;
-            looked.notify_all();
-            return Some(Answer::Whole(200, "text/plain", format!("sglang:routing_keys_active {}\n", state.0)));
-        }
-        if seen.path == "/v1/chat/completions" && seen.json()["max_tokens"] == 128 {
-            let has_key = seen.header("x-smg-routing-key").is_some();
-            let mut state = state.lock().unwrap();
-            state.0 += u32::from(has_key && sees);
-            let enough = state.1 + 5;
-            drop(looked.wait_while(state, |state| state.1 < enough).unwrap());
-        }
-        None
-    })
-}
-
-#[test]
-fn where_only_gauges_show_keys_they_are_watched_while_a_keyed_request_runs() {
-    for (sees, told) in [(true, "yes"), (false, "no")] {
-        let (report, printed) = valid_run(&with_key_gauge(sees), &[]);
-        assert_eq!(report["server"]["key_seen"], told, "{printed}");
-    }
-}
-
-#[test]
-fn a_request_that_was_watched_has_ended_before_the_flush() {
-    #[derive(Default)]
-    struct State {
-        is_running: bool,
-        was_seen: bool,
-        flushed_meanwhile: bool,
-    }
-    let state = std::sync::Arc::new((Mutex::new(State::default()), Condvar::new()));
-    let shared = std::sync::Arc::clone(&state);
-    let server = server(move |seen| {
-        let (state, changed) = &*shared;
-        let mut state = state.lock().unwrap();
-        if seen.path == "/metrics" {
-            state.was_seen |= state.is_running;
-            changed.notify_all();
-            let keys = u32::from(state.is_running);
-            return Some(Answer::Whole(200, "text/plain", format!("sglang:routing_keys_active {keys}\n")));
-        }
-        if seen.path.starts_with("/flush") {
-            state.flushed_meanwhile |= state.is_running;
-            changed.notify_all();
-        }
-        if seen.path == "/v1/chat/completions" && seen.json()["max_tokens"] == 128 {
-            state.is_running = true;
-            state = changed.wait_while(state, |state| !state.was_seen).unwrap();
-            // Long enough for one that does not wait for the end.
-            let grace = std::time::Duration::from_millis(500);
-            state = changed.wait_timeout_while(state, grace, |state| !state.flushed_meanwhile).unwrap().0;
-            state.is_running = false;
-        }
-        None
-    });
-    let (report, printed) = valid_run(&server, &[]);
-    assert_eq!(report["server"]["key_seen"], "yes", "{printed}");
-    assert!(!state.0.lock().unwrap().flushed_meanwhile);
 }
 
 /// Whether `/metrics` answers after so many turns.
@@ -490,7 +324,7 @@ fn odd_counts_and_ranks_fail_neither_the_probe_nor_a_turn() {
 }
 
 /// A router over llama.cpp by its words, with this word on a flush.
-fn router(health: &'static str, flush: (u16, &'static str)) -> Scripted {
+pub(crate) fn router(health: &'static str, flush: (u16, &'static str)) -> Scripted {
     server(move |seen| {
         let json = |body: &str| Some(Answer::Whole(200, "application/json", body.to_owned()));
         match seen.path.split('?').next().unwrap_or_default() {
@@ -527,29 +361,6 @@ fn a_router_that_routes_scrapes_by_its_policy_is_never_scraped() {
     assert_eq!(report["server"]["counters"][0]["source"], own.url.as_str());
     valid_run(&own, &[]);
     assert!(asked(&own) > 0);
-}
-
-#[test]
-fn a_flush_that_ends_at_a_router_is_none_and_what_it_said_is_told() {
-    let partial = "{\"status\":\"partial_success\",\"message\":\"Cache flush: 0 succeeded, 3 failed\",\"failed\":[\
-                   {\"worker\":\"http://127.0.0.1:8402\",\"error\":\"flush_cache failed: HTTP 404 Not Found\"}]}";
-    let cases = [
-        ((206, partial), "0 succeeded, 3 failed"),
-        ((500, "Cache flush failed on one or more servers"), "failed on one or more servers"),
-    ];
-    for (flush, said) in cases {
-        let (report, printed) = valid_run(&router("OK", flush), &[]);
-        assert_eq!(report["server"]["flush"]["by"], "nothing", "{printed}");
-        for word in [said, "--flush-command", "--isolate cache_salt", "--no-flush-cache"] {
-            assert!(printed.contains(word), "`{word}`: {printed}");
-        }
-        assert!(!printed.contains("wait until"), "{printed}");
-    }
-    // One that has the route and does not flush is busy.
-    let busy = "{\"message\":\"2 succeeded, 1 failed\",\"failed\":[{\"error\":\"HTTP 400 Bad Request\"}]}";
-    let dir = tempfile::tempdir().unwrap();
-    let (exit, _, stderr) = gspbench(&small(&["--target", &router("OK", (206, busy)).url]), dir.path());
-    assert!(exit == 3 && stderr.contains("2 succeeded, 1 failed") && stderr.contains("wait until"), "{exit}: {stderr}");
 }
 
 #[test]
