@@ -36,4 +36,6 @@ pub use terminal::terminal;
 #[cfg(test)]
 mod comparison_tests;
 #[cfg(test)]
+mod comparison_words_tests;
+#[cfg(test)]
 mod tests;
