@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::args::gates::{GateArgs, any_fails};
 use super::args::output::{Lines, OutputArgs};
 use super::args::spec::SpecArgs;
+use super::block::progress::Progress;
 use super::block::request_log::{self, RequestLogArgs};
 use super::block::{Block, Measured};
 use super::exit::{Exit, ExitWith as _};
@@ -125,6 +126,8 @@ struct Job<'a> {
 impl Job<'_> {
     async fn run(self, stop: &Stop) -> anyhow::Result<Measured> {
         let Self { args, spec, plan, vocabulary, target, dir, lines } = self;
+        let progress = Progress::begin(args.output.progress(), target.to_string(), plan.totals().turns);
+        progress.stage("server");
         let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout(), launch: None, stop };
         let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
         let block = Block {
@@ -135,13 +138,11 @@ impl Job<'_> {
             site: &site,
             arm: None,
             round: None,
-            name: target.to_string(),
-            shows_progress: !args.output.disable_tqdm,
             detail: args.output.detail(),
             lines,
             stop,
         };
-        let measured = Box::pin(block.run(dir)).await;
+        let measured = Box::pin(block.run(dir, progress)).await;
         site.close().await;
         measured
     }

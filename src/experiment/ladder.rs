@@ -190,6 +190,22 @@ impl Levels {
 }
 
 impl Ladder {
+    /// The loads in words: `1, 4, 16 sessions in flight`.
+    #[must_use]
+    pub fn loads(&self) -> String {
+        let unit = self.axis.unit();
+        match &self.levels {
+            Levels::Given(levels) => {
+                let levels: Vec<String> = levels.iter().map(f64::to_string).collect();
+                format!("{} {unit}", levels.join(", "))
+            }
+            levels @ Levels::Doubling { .. } => {
+                let top = levels.level(levels.count()).unwrap_or(1.0);
+                format!("1, 2, 4, … {unit}, up to {top} unless saturated before")
+            }
+        }
+    }
+
     /// The next step, given those that have run, in any order.
     #[must_use]
     pub fn next(&self, past: &[Rung]) -> Option<Step> {
@@ -340,6 +356,14 @@ mod tests {
         let (steps, _) = climb(&ladder, |step| measured(step.level, 0.0));
         assert_eq!(steps.iter().map(|step| step.level).collect::<Vec<_>>(), [1.0, 2.0, 4.0, 8.0]);
         assert_eq!(ladder.levels.count(), 4);
+    }
+
+    #[test]
+    fn loads_are_told_as_they_were_given_and_doubling_by_its_end() {
+        let given = Ladder { axis: Axis::Rate, levels: Levels::Given(vec![0.5, 2.0]), ..doubling(1) };
+        assert_eq!(given.loads(), "0.5, 2 sessions/s");
+        let doubled = Ladder { levels: Levels::Doubling { most: 12.0 }, ..doubling(1) };
+        assert_eq!(doubled.loads(), "1, 2, 4, … sessions in flight, up to 8 unless saturated before");
     }
 
     #[test]

@@ -283,3 +283,11 @@ fn a_run_of_which_nothing_is_known_has_dashes_and_no_zero_latency() {
     assert_eq!(ttft.matches('–').count(), 5, "{ttft}");
     assert!(text.contains("Failed requests") && !text.contains("NaN"), "{text}");
 }
+
+#[test]
+fn a_line_tells_of_turns_time_and_what_voids_and_leaves_open_what_is_unknown() {
+    assert_eq!(line(&report()), "2,047 of 2,048 turns complete in 91.07 s, 1 failed, TTFT p50 164.2 ms");
+    let mut cut = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Interrupted));
+    cut.validity = Validity { verdict: Verdict::Void, voids: vec![warning()], warnings: vec![] };
+    assert_eq!(line(&cut), "interrupted, 0 of 0 turns complete, 0 failed, TTFT p50 – ms · VOID: output_length");
+}

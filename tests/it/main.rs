@@ -37,6 +37,8 @@ mod play;
 #[cfg(test)]
 mod policy;
 #[cfg(test)]
+mod progress;
+#[cfg(test)]
 mod reconcile;
 #[cfg(test)]
 mod report;

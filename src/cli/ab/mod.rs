@@ -95,7 +95,7 @@ pub(crate) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
             dir: &dir,
             ready_timeout: args.output.ready_timeout(),
             detail: args.output.detail(),
-            shows_progress: !args.output.disable_tqdm,
+            form: args.output.progress(),
             lines: &lines,
             stop: &stop,
         };

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use super::resume::Before;
 use crate::cli::args::output::Lines;
+use crate::cli::block::progress::{Form, Progress};
 use crate::cli::block::{Block, Measured};
 use crate::cli::exit::Exit;
 use crate::cli::interrupt::unless_stopped;
 use crate::cli::run::exit_of;
+use crate::cli::say;
 use crate::cli::site::Site;
 use crate::cli::site::sites::{self, Arms, Sites, of_round, state_of};
 use crate::compare::BlockResult;
@@ -29,7 +31,7 @@ pub(crate) struct Trial<'a> {
     /// Of servers that someone else runs.
     pub ready_timeout: Duration,
     pub detail: Detail,
-    pub shows_progress: bool,
+    pub form: Form,
     pub lines: &'a Lines<'a>,
     pub stop: &'a Stop,
 }
@@ -66,6 +68,7 @@ impl Trial<'_> {
         let design = Design { rounds: self.spec.rounds.get(), arms: self.spec.arms.len() };
         let (notes, ends, replies) = (vec![], BTreeMap::new(), Arc::default());
         let mut course = Course { design, past, listed: blocks, results, notes, ends, replies };
+        say::note(&self.ahead(&course));
         let mut sites = BTreeMap::new();
         let done = match self.arms().open(&mut sites).await {
             Ok(()) => self.rounds(&mut course, &sites).await,
@@ -74,6 +77,13 @@ impl Trial<'_> {
         sites::close(sites).await;
         let exit = done?;
         Ok(course.done(exit))
+    }
+
+    /// What is about to run, in a line.
+    fn ahead(&self, course: &Course) -> String {
+        let arms: Vec<&str> = self.spec.arms.iter().map(|arm| arm.name.as_str()).collect();
+        let (blocks, rounds) = (course.design.rest(&course.past).len(), self.spec.rounds);
+        format!("to run: {blocks} blocks, of {rounds} rounds of {}", arms.join(", "))
     }
 
     async fn rounds(&self, course: &mut Course, sites: &Sites) -> anyhow::Result<Exit> {
@@ -121,7 +131,7 @@ impl Trial<'_> {
             Err(why) => {
                 let why = why.context(format!("round {}", block.round));
                 let reason = format!("{why:#}");
-                crate::cli::say::note(&format!("block failed: {}", crate::cli::say::words(&why)));
+                say::note(&format!("block failed: {}", say::words(&why)));
                 course.ends.insert(block, Err(why));
                 (BlockState::Failed, Some(reason))
             }
@@ -144,15 +154,18 @@ impl Trial<'_> {
         let arm = &self.spec.arms[block.arm];
         let (spec, plan) = self.arms().plan(block.round, arm)?;
         let name = format!("round {}/{} {}", block.round, self.spec.rounds, arm.name);
+        let progress = Progress::begin(self.form, name, plan.totals().turns);
+        progress.stage("server");
         let work = async |site: &Site, stop: &Stop| {
             let run = self.run_of(&spec, &plan, site, stop);
             let replies = Arc::clone(&course.replies);
-            Box::pin(Block { replies, arm: Some(&arm.name), round: Some(block.round), name, ..run }.run(dir)).await
+            let run = Block { replies, arm: Some(&arm.name), round: Some(block.round), ..run };
+            Box::pin(run.run(dir, progress)).await
         };
         self.arms().at(block.arm, sites, dir.path(), &plan, work).await
     }
 
-    /// A block of `plan` at `site` that has no round and shows no progress of its own.
+    /// A block of `plan` at `site` that has no round.
     fn run_of<'s>(&'s self, spec: &'s RunSpec, plan: &Arc<Plan>, site: &'s Site, stop: &'s Stop) -> Block<'s> {
         Block {
             spec,
@@ -162,8 +175,6 @@ impl Trial<'_> {
             site,
             arm: None,
             round: None,
-            name: String::new(),
-            shows_progress: self.shows_progress,
             detail: self.detail,
             lines: self.lines,
             stop,
@@ -180,9 +191,7 @@ impl Trial<'_> {
         let replies = match stored {
             Some(replies) => replies,
             None => {
-                crate::cli::say::note(
-                    "recording replies for the history of all arms: a block of the baseline, not measured",
-                );
+                say::note("recording replies for the history of all arms: a block of the baseline, not measured");
                 let (spec, plan) = self.arms().plan(1, &self.spec.arms[0])?;
                 let work =
                     async |site: &Site, stop: &Stop| Box::pin(self.run_of(&spec, &plan, site, stop).record()).await;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::report::{Arrays, RunReport};
 use crate::store::{Detail, LineFile, RunDir};
@@ -26,7 +27,7 @@ pub(crate) struct OutputArgs {
     /// Append each run to this file, as a line of SGLang's bench_serving; with --output-details, its arrays too
     #[arg(long, alias = "output_file", value_name = "FILE")]
     pub output_file: Option<PathBuf>,
-    /// Show no progress bar
+    /// Show no progress: neither the bar, nor the lines that stand for it where standard error is no terminal
     #[arg(long, alias = "disable_tqdm")]
     pub disable_tqdm: bool,
     /// After the first SIGINT or SIGTERM, turns under way may take this long to end
@@ -52,6 +53,12 @@ impl OutputArgs {
             .exit_with(Exit::Usage)?;
         let arrays = if self.output_details { Arrays::With } else { Arrays::Without };
         Ok(Lines { file, arrays, tag: self.tag.as_deref() })
+    }
+
+    /// How runs are shown as they go on.
+    #[must_use]
+    pub(crate) fn progress(&self) -> Form {
+        Form::of_stderr(!self.disable_tqdm)
     }
 
     #[must_use]

@@ -48,9 +48,6 @@ pub(crate) struct Block<'a> {
     pub site: &'a Site,
     pub arm: Option<&'a str>,
     pub round: Option<u32>,
-    /// Shown before the bar.
-    pub name: String,
-    pub shows_progress: bool,
     pub detail: Detail,
     pub lines: &'a Lines<'a>,
     pub stop: &'a Stop,
@@ -77,6 +74,7 @@ pub(crate) struct Rehearsed {
 struct Driving {
     driven: Driven,
     recorded: Recorded,
+    progress: Progress,
     /// Most turns in flight at once.
     in_flight_max: usize,
     dials: Dials,
@@ -88,9 +86,8 @@ impl Block<'_> {
     ///
     /// # Errors
     /// When the warm-up fails as a whole, the flush is refused, or a file cannot be written; what was finished is in `dir`.
-    pub(crate) async fn run(&self, dir: &RunDir) -> anyhow::Result<Measured> {
+    pub(crate) async fn run(&self, dir: &RunDir, mut progress: Progress) -> anyhow::Result<Measured> {
         let lanes = self.lanes()?;
-        let mut progress = Progress::new(&self.name, self.plan.totals().turns, self.shows_progress);
         let accumulator = Accumulator::new(self.context());
         dir.write_report(&accumulator.finish(Closing::plain(State::Running)))?;
         progress.stage("warm-up");
@@ -104,7 +101,8 @@ impl Block<'_> {
         let witness = Witness::start(&lanes);
         let placer = self.site.placer(&self.plan, self.spec.request.api);
         let measuring = self.measure(&lanes, accumulator, dir, progress, placer.clone());
-        let Driving { driven, recorded, in_flight_max, dials, series } = measuring.await?;
+        let Driving { driven, recorded, progress, in_flight_max, dials, series } = measuring.await?;
+        progress.stage("counters");
         let seen = witness.end().await;
         let after = self.outside().settled().await;
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
@@ -135,6 +133,7 @@ impl Block<'_> {
                 driven.lost_sessions
             );
         }
+        progress.end(&report);
         Ok(Measured { report, notes })
     }
 
@@ -281,8 +280,8 @@ impl Block<'_> {
         let sampling = self.outside().sample(self.spec.server.sample_interval, &clock);
         let (driven, recorded) = tokio::join!(driving, recorder.run(receiver));
         let series = sampling.end().await;
-        let (recorded, in_flight_max, dials) = (recorded?, watch.max_in_flight(), dialing.dials());
-        Ok(Driving { driven, recorded, in_flight_max, dials, series })
+        let ((recorded, progress), in_flight_max, dials) = (recorded?, watch.max_in_flight(), dialing.dials());
+        Ok(Driving { driven, recorded, progress, in_flight_max, dials, series })
     }
 
     fn client(&self, spec: &RunSpec, lanes: &Lanes, clock: Clock, stop: &Stop) -> Result<Client, TargetError> {

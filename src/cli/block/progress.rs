@@ -1,46 +1,77 @@
-//! A glance at the run under way, on standard error; nothing when that is no terminal. Redrawn at most ten times a second.
+//! A glance at the run under way, on standard error: a bar where that is a terminal, redrawn at most ten times a second, and
+//! elsewhere, as in the log of a CI job, a plain line when a block begins, when it has ended, and every half minute between.
 
 use std::fmt::Write;
+use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::report::Live;
+use crate::cli::say;
+use crate::render;
+use crate::report::{Live, RunReport};
 
 /// Redraws a second: more would cost the run time on its own cores.
 const REDRAWS: u8 = 10;
+/// Between two lines of a block under way.
+const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
-/// The bar of one block.
+/// How the run under way is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Bar,
+    Lines,
+    Nothing,
+}
+
+impl Form {
+    /// What standard error can show, where anything is wanted.
+    #[must_use]
+    pub(crate) fn of_stderr(is_wanted: bool) -> Self {
+        match (is_wanted, std::io::stderr().is_terminal()) {
+            (false, _) => Self::Nothing,
+            (true, true) => Self::Bar,
+            (true, false) => Self::Lines,
+        }
+    }
+
+    fn pause(self) -> Option<Duration> {
+        match self {
+            Self::Bar => Some(Duration::from_millis(1000 / u64::from(REDRAWS))),
+            Self::Lines => Some(BETWEEN_LINES),
+            Self::Nothing => None,
+        }
+    }
+}
+
+/// One block as it goes on.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    form: Form,
+    name: String,
+    turns: u64,
+    /// Hidden where none is drawn.
     bar: ProgressBar,
     /// What stands behind the bar. The bar's own message would be drawn once for itself and once more for the position.
     glance: Arc<Mutex<String>>,
     started: Instant,
-    shown: Option<Instant>,
+    shown: Instant,
 }
 
 impl Progress {
-    /// A bar for `turns` turns, named after the block; hidden when it is not wanted.
+    /// A block of `turns` turns begins, with whatever must be waited for before they are sent.
     #[must_use]
-    pub(crate) fn new(name: &str, turns: u64, is_wanted: bool) -> Self {
-        let target = if is_wanted { ProgressDrawTarget::stderr_with_hz(REDRAWS) } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(turns), target);
-        let glance = Arc::new(Mutex::new(String::new()));
-        let shown = Arc::clone(&glance);
-        let write = move |_: &ProgressState, out: &mut dyn Write| {
-            // A bar that cannot be written is no reason to end a run.
-            let _ = out.write_str(&shown.lock().unwrap_or_else(PoisonError::into_inner));
-        };
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {elapsed} {glance}") {
-            bar.set_style(style.progress_chars("=> ").with_key("glance", write));
-        }
-        bar.set_prefix(name.to_owned());
-        Self { bar, glance, started: Instant::now(), shown: None }
+    pub(crate) fn begin(form: Form, name: String, turns: u64) -> Self {
+        let glance = Arc::default();
+        let bar = bar(form, &name, turns, Arc::clone(&glance));
+        let now = Instant::now();
+        let progress = Self { form, name, turns, bar, glance, started: now, shown: now };
+        progress.line(|| format!("begins, {turns} turns"));
+        progress
     }
 
-    /// Says what is being done before turns are counted.
+    /// Says what is being done while no turns are counted.
     pub(crate) fn stage(&self, what: &'static str) {
         self.say(what.to_owned());
         self.bar.tick();
@@ -49,45 +80,76 @@ impl Progress {
     /// The measured part starts.
     pub(crate) fn start(&mut self) {
         self.started = Instant::now();
+        self.shown = self.started;
         self.bar.reset_elapsed();
     }
 
     /// Whether enough time has passed to look at the run again.
     #[must_use]
     pub(crate) fn is_due(&self) -> bool {
-        let pause = Duration::from_millis(1000 / u64::from(REDRAWS));
-        !self.bar.is_hidden() && self.shown.is_none_or(|shown| shown.elapsed() >= pause)
+        self.form.pause().is_some_and(|pause| self.shown.elapsed() >= pause)
     }
 
     /// Shows the run as it stands.
     pub(crate) fn show(&mut self, live: &Live, in_flight: usize) {
-        self.shown = Some(Instant::now());
-        self.say(message(live, in_flight, self.started.elapsed()));
+        self.shown = Instant::now();
+        let elapsed = self.started.elapsed();
+        let done = live.complete + live.failed + live.cancelled + live.skipped;
+        let message = message(live, in_flight, elapsed);
+        self.line(|| format!("{done} of {} turns in {} s · {message}", self.turns, elapsed.as_secs()));
+        self.say(message);
         // The one call that draws.
-        self.bar.update(|state| state.set_pos(live.complete + live.failed + live.cancelled + live.skipped));
+        self.bar.update(|state| state.set_pos(done));
+    }
+
+    /// The block has ended: the bar goes, a line stays.
+    pub(crate) fn end(self, report: &RunReport) {
+        self.bar.finish_and_clear();
+        self.line(|| render::line(report));
     }
 
     fn say(&self, text: String) {
         *self.glance.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    /// Takes the bar away.
-    pub(crate) fn end(self) {
-        self.bar.finish_and_clear();
+    fn line(&self, text: impl FnOnce() -> String) {
+        if self.form == Form::Lines {
+            say::note(&format!("{}: {}", self.name, text()));
+        }
     }
+}
+
+fn bar(form: Form, name: &str, turns: u64, glance: Arc<Mutex<String>>) -> ProgressBar {
+    let target = match form {
+        Form::Bar => ProgressDrawTarget::stderr_with_hz(REDRAWS),
+        Form::Lines | Form::Nothing => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(turns), target);
+    let write = move |_: &ProgressState, out: &mut dyn Write| {
+        // A bar that cannot be written is no reason to end a run.
+        let _ = out.write_str(&glance.lock().unwrap_or_else(PoisonError::into_inner));
+    };
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {elapsed} {glance}") {
+        bar.set_style(style.progress_chars("=> ").with_key("glance", write));
+    }
+    bar.set_prefix(name.to_owned());
+    bar
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
 fn message(live: &Live, in_flight: usize, elapsed: Duration) -> String {
     let rate = live.output_tokens as f64 / elapsed.as_secs_f64().max(1e-3);
-    let ms = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"));
     let hit = live.hit_rate.map_or_else(|| "–".to_owned(), |hit| format!("{:.1} %", hit * 100.0));
     format!(
         "{in_flight} in flight · {rate:.0} tok/s · TTFT p50 {} p99 {} ms · hit {hit} · {} failed",
-        ms(live.ttft_p50_ms),
-        ms(live.ttft_p99_ms),
+        whole(live.ttft_p50_ms),
+        whole(live.ttft_p99_ms),
         live.failed
     )
+}
+
+fn whole(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
 }
 
 #[cfg(test)]
@@ -102,7 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_when_it_is_not_wanted() {
-        assert!(!Progress::new("a", 3, false).is_due());
+    fn nothing_is_shown_when_it_is_not_wanted_and_a_line_waits_longer_than_a_bar() {
+        let after = |form, seconds| {
+            let mut progress = Progress::begin(form, "a".to_owned(), 3);
+            progress.shown -= Duration::from_secs(seconds);
+            progress.is_due()
+        };
+        assert_eq!([0, 1, 3600].map(|seconds| after(Form::Nothing, seconds)), [false; 3]);
+        assert_eq!([1, 29, 31].map(|seconds| after(Form::Lines, seconds)), [false, false, true]);
+        assert_eq!([1, 31].map(|seconds| after(Form::Bar, seconds)), [true; 2]);
     }
 }

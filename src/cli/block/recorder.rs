@@ -41,17 +41,17 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Records on a thread of its own until the load loop is done.
+    /// Records on a thread of its own until the load loop is done; gives the progress back, for what comes after.
     ///
     /// # Errors
     /// When a line cannot be written.
-    pub(crate) async fn run(self, records: Receiver<TurnRecord>) -> anyhow::Result<Recorded> {
+    pub(crate) async fn run(self, records: Receiver<TurnRecord>) -> anyhow::Result<(Recorded, Progress)> {
         let runtime = tokio::runtime::Handle::current();
         let recording = tokio::task::spawn_blocking(move || runtime.block_on(self.record(records)));
         Ok(recording.await??)
     }
 
-    async fn record(mut self, mut records: Receiver<TurnRecord>) -> Result<Recorded, StoreError> {
+    async fn record(mut self, mut records: Receiver<TurnRecord>) -> Result<(Recorded, Progress), StoreError> {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failure = None;
@@ -78,9 +78,8 @@ impl Recorder {
                 },
             }
         }
-        self.progress.end();
         self.recorded.accumulator.mark(self.watch.marks());
-        failure.map_or(Ok(self.recorded), Err)
+        failure.map_or(Ok((self.recorded, self.progress)), Err)
     }
 
     fn add(&mut self, record: &TurnRecord) -> Result<(), StoreError> {

@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::loaded;
 use super::resume::Before;
 use crate::cli::args::output::Lines;
+use crate::cli::block::progress::{Form, Progress};
 use crate::cli::block::{Block, Measured};
 use crate::cli::exit::Exit;
+use crate::cli::say;
 use crate::cli::site::Site;
 use crate::cli::site::sites::{self, Arms, Sites, state_of};
 use crate::drive::Stop;
@@ -28,7 +30,7 @@ pub(crate) struct Climb<'a> {
     pub lines: &'a Lines<'a>,
     pub ready_timeout: Duration,
     pub detail: Detail,
-    pub shows_progress: bool,
+    pub form: Form,
     pub stop: &'a Stop,
 }
 
@@ -61,6 +63,7 @@ impl Climb<'_> {
             self.dir.write_sweep(&course.sweep)?;
             return Ok(self.done(course));
         }
+        say::note(&self.ahead());
         let mut sites = Sites::new();
         let done = match self.arms(self.spec).open(&mut sites).await {
             Ok(()) => self.steps(&mut course, &sites).await,
@@ -68,6 +71,12 @@ impl Climb<'_> {
         };
         sites::close(sites).await;
         done.map(|()| self.done(course))
+    }
+
+    /// What is about to run, in a line.
+    fn ahead(&self) -> String {
+        let arms: Vec<&str> = self.arms.iter().map(|arm| arm.name.as_str()).collect();
+        format!("to run: {} at {}, step by step", arms.join(", "), self.ladder.loads())
     }
 
     fn course(&self, Before { steps, past, curves }: Before) -> anyhow::Result<Course> {
@@ -125,7 +134,7 @@ impl Climb<'_> {
             Err(why) => {
                 let why = why.context(format!("step {}", step.step));
                 let reason = format!("{why:#}");
-                crate::cli::say::note(&format!("step failed: {}", crate::cli::say::words(&why)));
+                say::note(&format!("step failed: {}", say::words(&why)));
                 course.failures.push((step.arm, why));
                 (BlockState::Failed, Seen::Failed, Some(reason))
             }
@@ -146,6 +155,8 @@ impl Climb<'_> {
         let (arms, arm) = (self.arms(spec), &self.arms[step.arm]);
         let (spec, plan) = arms.plan(step.step, arm)?;
         let name = format!("{} · {}", self.ladder.axis.load(step.level), arm.name);
+        let progress = Progress::begin(self.form, name, plan.totals().turns);
+        progress.stage("server");
         let work = async |site: &Site, stop: &Stop| {
             let block = Block {
                 spec: &spec,
@@ -155,13 +166,11 @@ impl Climb<'_> {
                 site,
                 arm: Some(&arm.name),
                 round: None,
-                name,
-                shows_progress: self.shows_progress,
                 detail: self.detail,
                 lines: self.lines,
                 stop,
             };
-            Box::pin(block.run(dir)).await
+            Box::pin(block.run(dir, progress)).await
         };
         arms.at(step.arm, sites, dir.path(), &plan, work).await
     }

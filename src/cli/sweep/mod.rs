@@ -87,7 +87,7 @@ pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
             lines: &lines,
             ready_timeout: args.output.ready_timeout(),
             detail: args.output.detail(),
-            shows_progress: !args.output.disable_tqdm,
+            form: args.output.progress(),
             stop: &stop,
         };
         climb.run(before).await

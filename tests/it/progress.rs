@@ -1,0 +1,64 @@
+//! Long work shows that it goes on where no terminal draws a bar, as in the log of a CI job.
+
+use crate::bad_input::gspbench;
+
+const ARMS: [&str; 4] =
+    ["--arm=rr=sim:round_robin,ranks=2", "--arm=pa=sim:prefix_affinity,ranks=2", "--seed=7", "--out"];
+const SMALL: [&str; 7] = [
+    "--gsp-num-groups=2",
+    "--gsp-prompts-per-group=4",
+    "--gsp-system-prompt-len=64",
+    "--gsp-question-len=8",
+    "--gsp-output-len=4",
+    "--warmup-requests=0",
+    "--time-scale=20",
+];
+
+/// Standard output, and standard error, which is a pipe.
+fn said(words: &[&str]) -> (String, Vec<String>) {
+    let home = tempfile::tempdir().unwrap();
+    let (code, shown, said) = gspbench(&[words, &SMALL].concat(), home.path());
+    assert!(code == 0 || code == 4, "{code}: {said}");
+    (shown, said.lines().map(str::to_owned).collect())
+}
+
+/// A block tells of itself when it begins and when it has ended; one that this busy host made void does so once more.
+#[track_caller]
+fn tells_of_its_blocks(words: &[&str], ahead: &str, blocks: &[&str]) {
+    let (shown, lines) = said(words);
+    let at = |wanted: &str| lines.iter().position(|line| line.starts_with(wanted));
+    assert!(at("quick: ") <= at(ahead) && at("quick: ").is_some(), "{lines:#?}");
+    let mut before = at(ahead);
+    for block in blocks {
+        let begins = at(&format!("{block}: begins, 8 turns"));
+        let ended = lines.iter().position(|line| {
+            line.starts_with(&format!("{block}: 8 of 8 turns complete in ")) && line.contains(" 0 failed, TTFT p50 ")
+        });
+        assert!(before < begins && begins < ended, "`{block}`: {lines:#?}");
+        before = begins;
+        assert!(!shown.contains(&format!("{block}: ")), "results alone are on standard output: {shown}");
+    }
+    let (_, quiet) = said(&[words, &["--disable-tqdm"]].concat());
+    let is_progress = |line: &&String| blocks.iter().any(|block| line.starts_with(&format!("{block}: ")));
+    assert_eq!(quiet.iter().find(is_progress), None, "--disable-tqdm");
+}
+
+#[test]
+fn every_block_of_an_experiment_has_a_line_as_it_begins_and_as_it_ends() {
+    let words = [&["ab", "--rounds=2", "--max-concurrency=2"], &ARMS[..], &["out"]].concat();
+    let blocks = ["round 1/2 rr", "round 1/2 pa", "round 2/2 pa", "round 2/2 rr"];
+    tells_of_its_blocks(&words, "to run: 4 blocks, of 2 rounds of rr, pa", &blocks);
+}
+
+#[test]
+fn every_step_of_a_sweep_has_a_line_as_it_begins_and_as_it_ends() {
+    let words = [&["sweep", "--concurrencies=1,4"], &ARMS[..], &["out"]].concat();
+    let blocks = ["1 session in flight · rr", "1 session in flight · pa", "4 sessions in flight · pa"];
+    tells_of_its_blocks(&words, "to run: rr, pa at 1, 4 sessions in flight, step by step", &blocks);
+}
+
+#[test]
+fn a_run_has_a_line_as_it_begins_and_as_it_ends() {
+    let words = ["run", "quick", "--target=sim:round_robin,ranks=2", "--max-concurrency=2", "--seed=7", "--out=out"];
+    tells_of_its_blocks(&words, "quick: 2 groups", &["sim:round_robin,ranks=2"]);
+}
