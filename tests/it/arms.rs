@@ -65,7 +65,11 @@ impl Lab {
     }
 
     fn ab(&self, arms: &[String]) -> Child {
-        let mut command = Command::new(GSPBENCH);
+        self.ab_of(Command::new(GSPBENCH), arms)
+    }
+
+    /// The same, where `command` is what becomes the program.
+    fn ab_of(&self, mut command: Command, arms: &[String]) -> Child {
         command.arg("ab").arg(self.profile(arms)).arg("--out").arg(self.path("out"));
         command.env("OPENAI_API_KEY", KEY);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -196,9 +200,18 @@ fn an_address_at_which_a_server_answers_already_is_refused() {
     other.stop();
 }
 
+/// Whether this process, and so its children, ignore a signal, as under `nohup`.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+}
+
 #[test]
 fn no_server_outlives_a_signal_or_a_kill() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL, Signal::ABORT] {
+    // INT and TERM are heard whatever was inherited; what else is ignored ends nothing, see below.
+    let others = [Signal::HUP, Signal::ABORT].into_iter().filter(|signal| !is_ignored(*signal));
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL].into_iter().chain(others) {
         let lab = Lab::new();
         let child = lab.ab(&[lab.sim_arm("a", 1), lab.sim_arm("b", 1)]);
         let turns = lab.path("out/round-01/a/requests.jsonl");
@@ -216,6 +229,22 @@ fn no_server_outlives_a_signal_or_a_kill() {
             wait_for("the end of the group", || is_gone(groups[0]).then_some(()));
         }
     }
+}
+
+#[test]
+fn a_hangup_that_is_ignored_as_under_nohup_ends_neither_the_experiment_nor_its_servers() {
+    let lab = Lab::new();
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", GSPBENCH]);
+    let child = lab.ab_of(nohup, &[lab.sim_arm("a", 4), lab.sim_arm("b", 4)]);
+    let turns = lab.path("out/round-01/a/requests.jsonl");
+    wait_for("a turn", || std::fs::read_to_string(&turns).is_ok_and(|text| text.contains('\n')).then_some(()));
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    let (code, stderr) = end(child);
+    // Void at the worst, for how late this busy host was.
+    assert!(matches!(code, Some(0 | 4)), "{code:?}: {stderr}");
+    assert!(lab.blocks().iter().all(|block| matches!(block.2.as_str(), "complete" | "void")), "{:?}", lab.blocks());
+    assert!(["a", "b"].iter().flat_map(|arm| lab.groups(arm)).all(is_gone));
 }
 
 /// Starts a command; the file that it writes its group to.
