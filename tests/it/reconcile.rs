@@ -1,6 +1,7 @@
 //! Client and server tell the same story, or the run says that they do not: requests of others, and prompts that two nodes
 //! count.
 
+use crate::bad_input::refuses;
 use crate::end_to_end::Sim;
 use crate::scripted::{Answer, Scripted, Seen, chat_stream};
 use crate::server_side::{kinds, passed_on, proxy, run};
@@ -168,4 +169,48 @@ fn a_vllm_decode_node_that_counts_more_than_its_turns_serves_others() {
     assert_eq!(traffic(0), Vec::<String>::new());
     let seen = "the decode nodes' counters moved by 16 requests, our turns had 8, and by 80 generated tokens, our turns had 24";
     assert_eq!(traffic(1), [seen]);
+}
+
+/// A node that tells what it does in its description of itself, or by a label, and nothing else.
+fn node(info: &'static str, label: &'static str) -> Scripted {
+    Scripted::start(move |seen| match seen.path.split('?').next() {
+        Some("/server_info") if !info.is_empty() => Answer::Whole(200, "application/json", info.to_owned()),
+        Some("/metrics") => {
+            let page = format!("sglang:prompt_tokens_total{{engine_type=\"{label}\"}} 1\n");
+            Answer::Whole(200, "text/plain", page)
+        }
+        _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+    })
+}
+
+#[test]
+fn a_node_that_says_it_does_something_else_than_it_was_given_for_is_refused_before_a_turn_is_sent() {
+    let prefill = node("{\"disaggregation_mode\":\"prefill\"}", "unified");
+    let decode = node("{\"disaggregation_mode\":\"decode\"}", "unified");
+    let labelled = node("", "decode");
+    let silent = node("{\"disaggregation_mode\":\"null\"}", "unified");
+    let router = Scripted::start(|_| Answer::Whole(404, "application/json", "{}".to_owned()));
+    let swapped = [format!("prefill={}", decode.url), format!("decode={}", prefill.url)];
+    let contradicts = |url: &str, given: &str, own: &str| {
+        format!("{url}: it was given as `{given}=` and says itself that it is the {own} node")
+    };
+    let both = [contradicts(&decode.url, "prefill", "decode"), contradicts(&prefill.url, "decode", "prefill")];
+    let both = [both[0].as_str(), both[1].as_str(), "swap the addresses"];
+    let [first, second] = swapped.each_ref().map(|given| format!("--metrics-url={given}"));
+    refuses(&["run", "quick", "--target", &router.url, &first, &second], 3, &both);
+    // Of an arm's own addresses, too.
+    let arm = format!("--arm=a={};metrics={},{}", router.url, swapped[0], swapped[1]);
+    refuses(&["ab", "quick", "--arm=b=sim:round_robin,ranks=2", &arm], 3, &[&both[..], &["arm `a`"]].concat());
+    let wrong = format!("--metrics-url=prefill={}/metrics", labelled.url);
+    let said = contradicts(&format!("{}/metrics", labelled.url), "prefill", "decode");
+    refuses(&["run", "quick", "--target", &router.url, &wrong], 3, &[&said]);
+    assert_eq!(router.turns().len(), 0);
+    // What a node does not contradict is believed.
+    let right = [
+        format!("--metrics-url=prefill={}", prefill.url),
+        format!("--metrics-url=decode={}", labelled.url),
+        format!("--metrics-url=decode={}", silent.url),
+    ];
+    refuses(&["run", "quick", "--target", &router.url, &right[0], &right[1], &right[2]], 3, &["no such route"]);
+    assert_eq!(router.turns().len(), 1, "the probe");
 }

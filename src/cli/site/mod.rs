@@ -26,6 +26,7 @@ use crate::target::{self, Readiness, Scraper, ServerFacts, TargetError};
 use crate::text::Vocabulary;
 use crate::units::{public_address, without_user};
 use crate::workload::Plan;
+use outside::Outside;
 use pin::{PinPolicy, Placer, Places};
 use probe::{Fields, Probed, probe};
 use start::{Launch, Started};
@@ -158,6 +159,8 @@ impl Site {
             started: None,
         };
         site.count_ranks().exit_with(Exit::Target)?;
+        let outside = Outside { site: &site, metrics_urls: &opening.spec.server.metrics_urls };
+        Box::pin(outside.check_roles()).await.exit_with(Exit::Target)?;
         site.probed = Box::pin(probe(&site, opening, plan)).await.exit_with(Exit::Target)?;
         Ok(site)
     }

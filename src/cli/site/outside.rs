@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Cut, Unread, When};
-use crate::target::{self, Kind, Scrape};
+use crate::target::{self, Kind, Scrape, TargetError};
 use crate::units::{NodeRole, public_address};
 use crate::wire::Exposition;
 
@@ -93,6 +93,35 @@ impl Outside<'_> {
             Some((name, told?))
         };
         join_all(self.sources().into_iter().map(role)).await.into_iter().flatten().collect()
+    }
+
+    /// Refuses roles that nodes contradict, of themselves or by the labels of their counters: two addresses that were swapped
+    /// would have the prompts of one side compared with the counters of the other.
+    ///
+    /// # Errors
+    /// One that names every such address, with what was said of it and what it says.
+    pub(crate) async fn check_roles(&self) -> Result<(), TargetError> {
+        let contradicts = async |given: &MetricsUrl| {
+            let (role, own) = (given.role?, self.own_role(&given.url).await?);
+            let why = format!("it was given as `{}=` and says itself that it is the {} node", role.name(), own.name());
+            (own != role).then(|| (given.url.clone(), why))
+        };
+        let wrong: Vec<(String, String)> =
+            join_all(self.metrics_urls.iter().map(contradicts)).await.into_iter().flatten().collect();
+        let Some(((url, why), others)) = wrong.split_first() else { return Ok(()) };
+        let others: String = others.iter().map(|(url, why)| format!("; {}: {why}", public_address(url))).collect();
+        let way_out = "swap the addresses, or leave the words out, since each node says what it is";
+        Err(TargetError::refused(url, format!("{why}{others}: {way_out}")))
+    }
+
+    /// What a node says that it does; none where it does not tell, or its counters are those of both sides.
+    async fn own_role(&self, source: &str) -> Option<NodeRole> {
+        if let Some(role) = target::node_role(&self.site.http, source).await {
+            return Some(role);
+        }
+        let scrape = self.site.scraper.scrape(source).await.ok()?;
+        let labels: BTreeSet<NodeRole> = scrape.counters.iter().filter_map(|counter| counter.node).collect();
+        labels.first().copied().filter(|_| labels.len() == 1)
     }
 
     /// Starts to sample the load of every place, on connections and threads of its own: a large answer is read while no

@@ -45,7 +45,8 @@ impl Arms<'_> {
     pub(crate) async fn open(&self, sites: &mut Sites) -> anyhow::Result<()> {
         let (_, plan) = self.plan(1, &self.arms[0])?;
         for (at, arm) in self.arms.iter().enumerate().filter(|(_, arm)| arm.launch.is_none()) {
-            let opened = unless_stopped(self.stop, Site::open(&arm.target, self.opening(None), &plan)).await;
+            let spec = self.spec_of(arm);
+            let opened = unless_stopped(self.stop, Site::open(&arm.target, self.opening(&spec, None), &plan)).await;
             sites.insert(at, opened.with_context(|| format!("arm `{}`", arm.name))?);
         }
         Ok(())
@@ -69,7 +70,8 @@ impl Arms<'_> {
             (Some(site), _) => work(site, self.stop).await,
             (None, Some(spec)) => {
                 let launch = Launch { spec, log: home.join(SERVER_LOG) };
-                let opening = self.opening(Some(launch));
+                let spec = self.spec_of(arm);
+                let opening = self.opening(&spec, Some(launch));
                 match Site::open(&arm.target, opening, plan).await {
                     Ok(site) => {
                         let stop = self.stop.child();
@@ -91,16 +93,22 @@ impl Arms<'_> {
     /// # Errors
     /// When the specification has no plan.
     pub(crate) fn plan(&self, round: u32, arm: &ArmSpec) -> anyhow::Result<(RunSpec, Arc<Plan>)> {
-        let mut spec = of_round(self.spec, round);
+        let mut spec = of_round(&self.spec_of(arm), round);
         let plan = workload::plan(&spec, self.vocabulary).exit_with(Exit::Usage)?.for_arm(arm.keys, arm.prompts);
         spec.key.by = sent_keys(spec.key.by, arm.keys);
-        spec.server.metrics_urls.extend(arm.metrics_urls.iter().cloned());
         Ok((spec, Arc::new(plan)))
     }
 
-    fn opening<'s>(&'s self, launch: Option<Launch<'s>>) -> Opening<'s> {
+    /// With what only this arm's server is asked beside its turns.
+    fn spec_of(&self, arm: &ArmSpec) -> RunSpec {
+        let mut spec = self.spec.clone();
+        spec.server.metrics_urls.extend(arm.metrics_urls.iter().cloned());
+        spec
+    }
+
+    fn opening<'s>(&'s self, spec: &'s RunSpec, launch: Option<Launch<'s>>) -> Opening<'s> {
         let ready_timeout = launch.as_ref().map_or(self.ready_timeout, |launch| launch.spec.ready_timeout);
-        Opening { spec: self.spec, vocabulary: self.vocabulary, ready_timeout, launch, stop: self.stop }
+        Opening { spec, vocabulary: self.vocabulary, ready_timeout, launch, stop: self.stop }
     }
 }
 
