@@ -1,5 +1,7 @@
 //! The paths in run.json that a gate may name, so that a wrong word is told before the first request, not after the last.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::affinity::{Affinity, Attribution, Side, Sides, Spilled};
@@ -221,11 +223,25 @@ fn collect(path: &str, value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The few of `paths` that are written most like `path`.
-fn nearest(path: &str, mut paths: Vec<String>) -> String {
-    paths.sort_by_cached_key(|known| (edits(path, known), known.clone()));
-    paths.truncate(NEAREST);
-    named(&paths, NEAREST)
+/// The few of `paths` that have most of the words of `path`, in whatever order, and are written most like it.
+fn nearest(path: &str, paths: Vec<String>) -> String {
+    let path = path.to_lowercase();
+    let mut by_missing: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for known in paths {
+        let missing = words(&path).filter(|word| words(&known).all(|other| other != *word)).count();
+        by_missing.entry(missing).or_default().push(known);
+    }
+    let sorted = |mut alike: Vec<String>| {
+        alike.sort_by_cached_key(|known| (edits(&path, known), known.clone()));
+        alike
+    };
+    let nearest: Vec<String> = by_missing.into_values().flat_map(sorted).take(NEAREST).collect();
+    named(&nearest, NEAREST)
+}
+
+/// `send`, `lag`, `ms`, `p99`.
+fn words(path: &str) -> impl Iterator<Item = &str> {
+    path.split(['.', '_', '-']).filter(|word| !word.is_empty())
 }
 
 fn named(paths: &[String], most: usize) -> String {
@@ -278,6 +294,12 @@ mod tests {
             ("client.send_lag_ms.p98 > 1", "`client.send_lag_ms.p99`"),
             ("windows.steady.latency.ttft_ms.p9 > 1", "`windows.steady.latency.ttft_ms.p99`"),
             ("ttft_ms > 1", "`ttft_ms.p99`"),
+            ("failed > 0", "`totals.failed`"),
+            ("hit_rate < 0.5", "`cache_hit_rate.value`"),
+            ("p99_ttft_ms > 1", "`ttft_ms.p99`"),
+            ("TTFT-P99 > 1", "`ttft_ms.p99`"),
+            ("ideal_reuse < 0.5", "`workload.oracle.ideal_reuse`"),
+            ("mean_ttft_ms worse 5%", "`ttft_ms.mean`"),
             ("totals > 1", "`totals."),
             ("server.kind == 3", "no number"),
             ("affinity.attribution.reason == 3", "no number"),
@@ -306,6 +328,21 @@ mod tests {
             assert_eq!(said(&path), None);
             let typo = format!("{path}x");
             assert!(said(&typo).is_some_and(|why| why.contains(path.trim_start_matches("metrics."))), "{typo}");
+        }
+    }
+
+    #[test]
+    fn a_path_without_its_section_is_told_one_that_has_all_of_its_words() {
+        let known = leaves(&known());
+        // The windows repeat every latency.
+        let sections = known.iter().filter(|path| !path.starts_with("windows."));
+        let bare = sections.filter_map(|path| Some(path.split_once('.')?.1)).filter(|bare| said(bare).is_some());
+        let bare: Vec<&str> = bare.collect();
+        assert!(bare.contains(&"send_lag_ms.p99") && bare.len() > 50, "{bare:?}");
+        for bare in bare {
+            let nearest = nearest(bare, known.clone());
+            let first = nearest.split('`').nth(1).unwrap();
+            assert!(words(bare).all(|word| words(first).any(|other| other == word)), "{bare}: {nearest}");
         }
     }
 
