@@ -1,7 +1,7 @@
 //! What taking an experiment and a sweep up again have in common: what stands on file, and whether it is what is asked for.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -76,6 +76,22 @@ fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
         _ if was == is => {}
         _ => found.push(format!("`{path}` was {was} and is {is}")),
     }
+}
+
+/// Refuses a block or step that a file lists and its specification cannot have: anyone may have changed the file since it
+/// was written. `fault` is what the caller finds wrong with it.
+///
+/// # Errors
+/// One that names the file, the entry and what is wrong.
+pub(super) fn check_listed(file: &Path, entry: &str, home: &str, fault: Option<String>) -> anyhow::Result<()> {
+    let is_below = Path::new(home).components().all(|part| matches!(part, Component::Normal(_)));
+    let elsewhere = (!is_below).then(|| format!("its directory `{home}` is not below that of the file"));
+    let Some(fault) = fault.or(elsewhere) else { return Ok(()) };
+    let file = file.display();
+    let why = format!(
+        "--resume: `{file}` lists {entry}, but {fault}: put the file back as it was written, or begin anew with --out"
+    );
+    Err(anyhow::Error::msg(why)).exit_with(Exit::Usage)
 }
 
 /// How a block or step stands. A kill that fell between its report and the list has left it in the list as running.

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{check_same, finished, from_file, settled};
+use crate::cli::resume::{check_listed, check_same, finished, from_file, settled};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
 use crate::report::public_experiment;
-use crate::store::{self, Experiment};
+use crate::store::{self, EXPERIMENT, Experiment};
 
 /// The specification that a directory holds, for a command line that says nothing else.
 ///
@@ -28,6 +28,15 @@ pub(crate) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) 
     check_same(dir, &experiment.spec, &public_experiment(spec.clone()))
 }
 
+/// Why there can be no such block.
+fn fault_of(block: &store::Block, spec: &ExperimentSpec) -> Option<String> {
+    if spec.arms.iter().all(|arm| arm.name != block.arm) {
+        return Some("there is no such arm".to_owned());
+    }
+    let rounds = spec.rounds.get();
+    (!(1..=rounds).contains(&block.round)).then(|| format!("there are rounds 1 to {rounds}"))
+}
+
 /// What has been done so far.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
@@ -39,8 +48,12 @@ pub(crate) struct Before {
 /// The blocks that ended and count; what was interrupted, or of an arm that was given up, runs again.
 ///
 /// # Errors
-/// When a block's report cannot be read.
+/// When a block's report cannot be read, or a block is listed that the specification cannot have.
 pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) -> anyhow::Result<Before> {
+    for block in &experiment.blocks {
+        let entry = format!("round {} of arm `{}`", block.round, block.arm);
+        check_listed(&dir.join(EXPERIMENT), &entry, &block.dir, fault_of(block, spec))?;
+    }
     let ended: Vec<(store::Block, Past)> = experiment
         .blocks
         .into_iter()
@@ -78,13 +91,41 @@ mod tests {
 
     use super::*;
     use crate::profile::{Context, experiment_spec, raw};
+    use crate::store::BlockState;
+
+    fn specification() -> ExperimentSpec {
+        let profile = raw::Profile { arm: vec![raw_arm("a"), raw_arm("b")], ..raw::Profile::default() };
+        let context = Context { name: "x".into(), drawn_seed: 1, compares_arms: true };
+        experiment_spec(&profile, &context).unwrap()
+    }
+
+    #[test]
+    fn a_block_that_the_experiment_cannot_have_is_refused_by_file_and_round() {
+        let spec = specification();
+        let listed = |round, arm: &str, dir: &str| {
+            let (arm, dir, state) = (arm.to_owned(), dir.to_owned(), BlockState::Failed);
+            let block = store::Block { round, arm, seed: 1, salt: 1, state, dir, reason: None };
+            let experiment = Experiment::new(serde_json::to_value(&spec).unwrap(), vec![block]);
+            before(Path::new("x"), experiment, &spec).map(|_| ()).map_err(|why| why.to_string())
+        };
+        let rounds = spec.rounds.get();
+        assert_eq!((listed(rounds, "b", "round-09/b"), listed(1, "a", "")), (Ok(()), Ok(())));
+        for (round, arm, dir, fault) in [
+            (99, "a", "round-99/a", format!("there are rounds 1 to {rounds}")),
+            (rounds + 1, "a", "round-10/a", format!("there are rounds 1 to {rounds}")),
+            (0, "a", "round-00/a", format!("there are rounds 1 to {rounds}")),
+            (1, "c", "round-01/c", "there is no such arm".to_owned()),
+            (1, "a", "../a", "`../a` is not below".to_owned()),
+        ] {
+            let said = listed(round, arm, dir).unwrap_err();
+            let entry = format!("`x/ab.json` lists round {round} of arm `{arm}`, but ");
+            assert!(said.contains(&entry) && said.contains(&fault) && said.contains("--out"), "{said}");
+        }
+    }
 
     #[test]
     fn a_specification_that_someone_changed_is_checked_like_any_other() {
-        let arms = || vec![raw_arm("a"), raw_arm("b")];
-        let profile = raw::Profile { arm: arms(), ..raw::Profile::default() };
-        let context = Context { name: "x".into(), drawn_seed: 1, compares_arms: true };
-        let spec = serde_json::to_value(experiment_spec(&profile, &context).unwrap()).unwrap();
+        let spec = serde_json::to_value(specification()).unwrap();
         let read = |spec: &Value| stored_spec(&Experiment::new(spec.clone(), vec![]));
         assert!(read(&spec).is_ok());
         let changes = [

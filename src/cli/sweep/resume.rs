@@ -4,17 +4,34 @@ use std::path::Path;
 
 use crate::cli::args::ladder::check_stored;
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{check_same, finished, from_file, settled};
+use crate::cli::resume::{check_listed, check_same, finished, from_file, settled};
 use crate::experiment::{Curves, Ladder, Rung, Seen, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec, check_sweep_arms};
 use crate::report::{PublicSweep, public_sweep};
-use crate::store::{BlockState, Sweep, SweepStep};
+use crate::store::{BlockState, SWEEP, Sweep, SweepStep};
 
 /// What a sweep is to run.
 pub(crate) struct Ascent {
     pub spec: RunSpec,
     pub arms: Vec<ArmSpec>,
     pub ladder: Ladder,
+}
+
+impl Ascent {
+    /// Why there can be no such step.
+    fn fault_of(&self, step: &SweepStep) -> Option<String> {
+        if self.arms.iter().all(|arm| arm.name != step.arm) {
+            return Some("there is no such arm".to_owned());
+        }
+        let levels = &self.ladder.levels;
+        let Some(level) = levels.level(step.step) else {
+            return Some(format!("the ladder has steps 1 to {}", levels.count()));
+        };
+        // A number may lose its last bit on the way through a file.
+        let is_same = (step.level - level).abs() <= level * 1e-9;
+        let axis = self.ladder.axis;
+        (!is_same).then(|| format!("that step has {}, and not {}", axis.load(level), axis.load(step.level)))
+    }
 }
 
 /// What the directory holds, for a command line that says nothing else.
@@ -57,15 +74,17 @@ impl Before {
     /// has mended it, unless another run of the same step has shown something.
     ///
     /// # Errors
-    /// When a step's report cannot be read.
+    /// When a step's report cannot be read, or a step is listed that the ladder cannot have.
     pub(crate) fn read(dir: &Path, sweep: Sweep, ascent: &Ascent) -> anyhow::Result<Self> {
         let mut before = Self::nothing(ascent);
         let settle = |step: SweepStep| SweepStep { state: settled(&dir.join(&step.dir), step.state), ..step };
         let steps: Vec<SweepStep> = sweep.steps.into_iter().map(settle).collect();
         let ran = |step: &SweepStep| matches!(step.state, BlockState::Complete | BlockState::Void);
         for step in &steps {
-            let Some(arm) = ascent.arms.iter().position(|arm| arm.name == step.arm) else { continue };
             let (number, level) = (step.step, step.level);
+            let entry = format!("step {number} of arm `{}`", step.arm);
+            check_listed(&dir.join(SWEEP), &entry, &step.dir, ascent.fault_of(step))?;
+            let Some(arm) = ascent.arms.iter().position(|arm| arm.name == step.arm) else { continue };
             let seen = if ran(step) {
                 let report = finished(dir, "step", &step.dir)?;
                 before.curves.add(&ascent.ladder, StepResult { step: number, level, arm, report: &report });
@@ -139,7 +158,7 @@ mod tests {
             if let Some(state) = state {
                 run.write_report(&Accumulator::new(context(1, 1)).finish(Closing::plain(state))).unwrap();
             }
-            let (seed, salt, reason, level) = (1, 1, None, f64::from(step));
+            let (seed, salt, reason, level) = (1, 1, None, [1.0, 2.0, 4.0][step as usize - 1]);
             let at = dir.relative(&run);
             sweep.steps.push(SweepStep { step, arm: "a".into(), level, seed, salt, state: listed, dir: at, reason });
         }
@@ -150,6 +169,32 @@ mod tests {
         assert_eq!(kept[1..], [("step-02/a", BlockState::Failed), ("step-02/a.2", BlockState::Failed)]);
         assert_eq!(before.past.iter().map(|rung| rung.step).collect::<Vec<_>>(), [1]);
         assert_eq!(before.curves.arms[0].points.len(), 1);
+    }
+
+    #[test]
+    fn a_step_that_the_ladder_cannot_have_is_refused_by_file_and_number() {
+        let ascent = ascent(Levels::Given(vec![0.5, 2.0]), Axis::Rate);
+        let listed = |step, arm: &str, level, dir: &str| {
+            let mut sweep = read(&on_file(&ascent));
+            let (arm, dir, state) = (arm.to_owned(), dir.to_owned(), BlockState::Failed);
+            sweep.steps.push(SweepStep { step, arm, level, seed: 1, salt: 1, state, dir, reason: None });
+            Before::read(Path::new("x"), sweep, &ascent).map(|_| ()).map_err(|why| why.to_string())
+        };
+        assert_eq!(listed(2, "a", 2.0 + 1e-15, "step-02/a"), Ok(()));
+        for (step, arm, level, dir, fault) in [
+            (99, "a", 2.0, "step-99/a", "the ladder has steps 1 to 2"),
+            (3, "a", 4.0, "step-03/a", "the ladder has steps 1 to 2"),
+            (0, "a", 0.5, "step-00/a", "the ladder has steps 1 to 2"),
+            (1, "a", 2.0, "step-01/a", "that step has 0.5 sessions/s, and not 2 sessions/s"),
+            (1, "a", f64::NAN, "step-01/a", "that step has 0.5 sessions/s"),
+            (1, "b", 0.5, "step-01/b", "there is no such arm"),
+            (1, "a", 0.5, "../step-01/a", "`../step-01/a` is not below"),
+            (1, "a", 0.5, "/step-01/a", "`/step-01/a` is not below"),
+        ] {
+            let said = listed(step, arm, level, dir).unwrap_err();
+            let entry = format!("`x/sweep.json` lists step {step} of arm `{arm}`, but ");
+            assert!(said.contains(&entry) && said.contains(fault) && said.contains("--out"), "{said}");
+        }
     }
 
     #[test]
