@@ -161,7 +161,7 @@ impl Client {
 
     /// Sends one turn where it is aimed and reads its reply to the end: the record, and the answer's text.
     ///
-    /// The future is small, since every stream has one: what it works on is made before it and lies in boxes.
+    /// What it works on is made before the future, which would hold it twice otherwise: every stream has one.
     pub fn send(
         &self,
         mut turn: TurnRecord,
