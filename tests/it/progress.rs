@@ -1,18 +1,9 @@
 //! Long work shows that it goes on where no terminal draws a bar, as in the log of a CI job.
 
 use crate::bad_input::gspbench;
+use crate::sweep::SMALL;
 
-const ARMS: [&str; 4] =
-    ["--arm=rr=sim:round_robin,ranks=2", "--arm=pa=sim:prefix_affinity,ranks=2", "--seed=7", "--out"];
-const SMALL: [&str; 7] = [
-    "--gsp-num-groups=2",
-    "--gsp-prompts-per-group=4",
-    "--gsp-system-prompt-len=64",
-    "--gsp-question-len=8",
-    "--gsp-output-len=4",
-    "--warmup-requests=0",
-    "--time-scale=20",
-];
+const ARMS: [&str; 3] = ["--arm=rr=sim:round_robin,ranks=2", "--arm=pa=sim:prefix_affinity,ranks=2", "--out"];
 
 /// Standard output, and standard error, which is a pipe.
 fn said(words: &[&str]) -> (String, Vec<String>) {
@@ -59,6 +50,6 @@ fn every_step_of_a_sweep_has_a_line_as_it_begins_and_as_it_ends() {
 
 #[test]
 fn a_run_has_a_line_as_it_begins_and_as_it_ends() {
-    let words = ["run", "quick", "--target=sim:round_robin,ranks=2", "--max-concurrency=2", "--seed=7", "--out=out"];
+    let words = ["run", "quick", "--target=sim:round_robin,ranks=2", "--max-concurrency=2", "--out=out"];
     tells_of_its_blocks(&words, "quick: 2 groups", &["sim:round_robin,ranks=2"]);
 }

@@ -20,7 +20,7 @@ fn gspbench(words: &[&str]) -> (i32, String, String) {
 }
 
 const ARMS: [&str; 4] = ["--arm", "rr=sim:round_robin,ranks=2", "--arm", "pa=sim:prefix_affinity,ranks=2"];
-const SMALL: [&str; 8] = [
+pub(crate) const SMALL: [&str; 8] = [
     "--gsp-num-groups=2",
     "--gsp-prompts-per-group=4",
     "--gsp-system-prompt-len=64",
