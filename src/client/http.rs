@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
-use tokio::time::{Instant as TokioInstant, timeout_at};
+use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use super::arrivals::Arrivals;
@@ -34,7 +34,7 @@ use crate::workload::{Api, Prompt};
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
 
-/// How long connections may be opened ahead: below the time that servers and our pool keep idle ones.
+/// How long connections may be opened ahead: below the time that servers and this program keep idle ones.
 const OPENING: Duration = Duration::from_secs(3);
 
 /// Connections that one lane opens at a time.
@@ -139,9 +139,8 @@ impl Client {
         pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
     }
 
-    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs: cheap requests
-    /// to `url`, each of which dials because the reply of none before it has been read. What fails here fails again in a turn,
-    /// which then says why.
+    /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs. Nothing is
+    /// sent on them. What fails here fails again in a turn, which then says why.
     pub async fn open_ahead(&self, url: &str, connections: usize) {
         let lanes = self.0.lanes.count();
         let mut opening = JoinSet::new();
@@ -150,7 +149,7 @@ impl Client {
             let opened = Arc::clone(&self.0).open(url.to_owned(), share);
             self.0.lanes.spawn(lane, &mut opening, opened);
         }
-        opening.join_all().await;
+        let _ = tokio::time::timeout(OPENING, opening.join_all()).await;
     }
 
     /// The body of a turn; work for the time before it is due.
@@ -201,32 +200,19 @@ impl Client {
 }
 
 impl Inner {
-    /// Leaves so many connections to where `url` points in the pool of the lane that asks. In waves, since what thousands of
-    /// requests under way take would stay with the process.
+    /// Opens so many connections to where `url` points for the turns of the lane that asks. In waves, since what thousands of
+    /// dials under way take would stay with the process.
     async fn open(self: Arc<Self>, url: String, connections: usize) {
-        let until = TokioInstant::now() + OPENING;
-        let mut replies = Vec::with_capacity(connections);
         let uses: Vec<_> = (0..connections).map(|_| self.pool().dialer.begin()).collect();
-        while replies.len() < connections {
-            let wave = (connections - replies.len()).min(WAVE);
-            let asking: JoinSet<_> = (0..wave).map(|_| Arc::clone(&self).ask(url.clone())).collect();
-            match timeout_at(until, asking.join_all()).await {
-                Ok(wave) => replies.extend(wave),
-                Err(_) => break,
-            }
-        }
-        for reply in replies.into_iter().flatten() {
-            // Read to its end, or the connection could not be used again.
-            let _ = timeout_at(until, reply.bytes()).await;
+        for first in (0..connections).step_by(WAVE) {
+            let dial = |_| {
+                let request = self.pool().http.get(&url).send();
+                async move { drop(dial::ahead(request).await) }
+            };
+            let wave: JoinSet<()> = (first..connections.min(first + WAVE)).map(dial).collect();
+            wave.join_all().await;
         }
         drop(uses);
-    }
-
-    /// The reply to a cheap request, without its head.
-    async fn ask(self: Arc<Self>, url: String) -> Option<reqwest::Response> {
-        let mut reply = self.pool().http.get(url).headers(self.headers.clone()).send().await.ok()?;
-        drop(std::mem::take(reply.headers_mut()));
-        Some(reply)
     }
 
     /// The pool of the lane that asks.

@@ -19,13 +19,18 @@ pub(super) fn note_head(headers: &HeaderMap, record: &mut TurnRecord) {
     let worker = ROUTED.iter().find_map(|name| headers.get(*name)?.to_str().ok().and_then(named));
     let Some(worker) = worker else { return };
     if record.place.is_some() {
-        if let Some(rank) = worker.rsplit_once('@').and_then(|(_, rank)| rank.parse().ok()) {
-            served_by(record, Rank(rank), PlaceSource::RouterHeader);
+        if let Some(rank) = rank_behind(&worker) {
+            served_by(record, rank, PlaceSource::RouterHeader);
         }
     } else {
         record.place = Some(Place::Node(worker));
         record.place_source = Some(PlaceSource::RouterHeader);
     }
+}
+
+/// The rank that SMG puts behind a worker's address.
+fn rank_behind(worker: &str) -> Option<Rank> {
+    worker.rsplit_once('@')?.1.parse().ok().map(Rank)
 }
 
 /// A name that may be kept: an address without its user and password, but with the rank that SMG puts behind it.
@@ -65,16 +70,27 @@ impl Sightings {
         }
     }
 
+    /// The rank that served, whoever told it.
+    fn told_rank(&self, record: &TurnRecord) -> Option<(Rank, PlaceSource)> {
+        let by_router = match (&record.place, record.place_source) {
+            (Some(Place::Node(worker)), Some(PlaceSource::RouterHeader)) => rank_behind(worker),
+            _ => None,
+        };
+        let by_reply = self.rank.map(|rank| (Rank(rank), PlaceSource::MetaInfo));
+        by_reply
+            .or_else(|| Some((Rank(self.workers.and_then(only_rank)?), PlaceSource::WorkerId)))
+            .or_else(|| Some((by_router?, PlaceSource::RouterHeader)))
+    }
+
     /// Settles the place at the end of a reply. What the user says that names the worker beats all else but a pin, which
     /// this program chose itself; what names two nodes beats what names one; what was asked for stands where nothing is told.
     pub(super) fn settle(self, record: &mut TurnRecord) {
+        let told_rank = self.told_rank(record);
         let Self { field: _, pinned, rank, workers, model } = self;
         let wide = rank.map(u32::from);
         let told = match (&record.place, record.place_source) {
             (_, Some(PlaceSource::Pin)) => {
-                let told = rank.map(|rank| (rank, PlaceSource::MetaInfo));
-                let told = told.or_else(|| Some((workers.and_then(only_rank)?, PlaceSource::WorkerId)));
-                return told.map_or((), |(rank, source)| served_by(record, Rank(rank), source));
+                return told_rank.map_or((), |(rank, source)| served_by(record, rank, source));
             }
             _ if model.is_some() => model.map(|name| (Place::node(name, wide), PlaceSource::Model)),
             (Some(Place::Node(name)), Some(source)) => Some((Place::node(name.clone(), wide), source)),
@@ -87,7 +103,7 @@ impl Sightings {
                 .or_else(|| Some((Place::Rank(pinned?), PlaceSource::Pin))),
         };
         if let Some((place, source)) = told {
-            if matches!((&place, pinned), (Place::Rank(rank), Some(asked)) if *rank != asked) {
+            if pinned.zip(told_rank).is_some_and(|(asked, (told, _))| asked != told) {
                 record.note(Oddity::PinIgnored);
             }
             record.place = Some(place);
@@ -182,8 +198,18 @@ mod tests {
         Some(Place::Node(name.into()))
     }
 
-    fn settled(mut record: TurnRecord, field: Option<PlaceField>, frame: &Frame<'_>) -> TurnRecord {
-        let mut sightings = Sightings::of(field, Some(Rank(9)).filter(|_| frame.id.is_some()));
+    fn settled(record: TurnRecord, field: Option<PlaceField>, frame: &Frame<'_>) -> TurnRecord {
+        settled_asking(None, record, field, frame)
+    }
+
+    /// Of a run that asks for this rank.
+    fn settled_asking(
+        rank: Option<u16>,
+        mut record: TurnRecord,
+        field: Option<PlaceField>,
+        frame: &Frame<'_>,
+    ) -> TurnRecord {
+        let mut sightings = Sightings::of(field, rank.map(Rank));
         sightings.see(frame);
         sightings.settle(&mut record);
         record
@@ -229,11 +255,10 @@ mod tests {
 
     #[test]
     fn the_rank_that_was_asked_for_stands_where_the_reply_names_none() {
-        let asked = Frame { id: Some("asked for rank 9".into()), ..Frame::default() };
-        let record = settled(turn(), None, &asked);
+        let record = settled_asking(Some(9), turn(), None, &Frame::default());
         assert_eq!((record.place, record.place_source), (Some(Place::Rank(Rank(9))), Some(PlaceSource::Pin)));
-        let told = Frame { dp_rank: Some(3), ..asked };
-        let record = settled(turn(), None, &told);
+        let told = Frame { dp_rank: Some(3), ..Frame::default() };
+        let record = settled_asking(Some(9), turn(), None, &told);
         assert_eq!((record.place, record.place_source), (Some(Place::Rank(Rank(3))), Some(PlaceSource::MetaInfo)));
     }
 
@@ -258,22 +283,24 @@ mod tests {
             ((of_worker(1), None), PlaceSource::WorkerId),
             (header("http://w:1@1"), PlaceSource::RouterHeader),
         ];
-        for ((frame, worker), source) in told {
-            let heeded = settled(pin(1, turn(), worker), None, &frame);
+        for ((frame, worker), source) in &told {
+            let heeded = settled(pin(1, turn(), *worker), None, frame);
             assert_eq!((heeded.place_source, &*heeded.oddities), (Some(PlaceSource::Pin), &[][..]));
-            let ignored = settled(pin(0, turn(), worker), None, &frame);
-            assert_eq!((ignored.place, ignored.place_source), (Some(Place::Rank(Rank(1))), Some(source)));
+            let ignored = settled(pin(0, turn(), *worker), None, frame);
+            assert_eq!((ignored.place, ignored.place_source), (Some(Place::Rank(Rank(1))), Some(*source)));
             assert_eq!(ignored.oddities, [Oddity::PinIgnored]);
         }
         for (frame, worker) in [(of_worker(2), None), header("http://w:1")] {
             let silent = settled(pin(0, turn(), worker), None, &frame);
             assert_eq!((silent.place, silent.oddities), (Some(Place::Rank(Rank(0))), vec![]), "no rank is told");
         }
-        let whole_run = |rank| {
-            let asked = Frame { id: Some("asked for rank 9".into()), dp_rank: Some(rank), ..Frame::default() };
-            settled(turn(), None, &asked).oddities
+        let of_run = |rank, (frame, worker): &(Frame<'_>, Option<&'static str>)| {
+            let record = worker.map_or_else(turn, |worker| routed(ROUTED[0], worker));
+            settled_asking(Some(rank), record, None, frame).oddities
         };
-        assert_eq!((whole_run(9), whole_run(3)), (vec![], vec![Oddity::PinIgnored]));
+        for (reply, _) in &told {
+            assert_eq!((of_run(1, reply), of_run(0, reply)), (vec![], vec![Oddity::PinIgnored]));
+        }
     }
 
     #[test]

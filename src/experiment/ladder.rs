@@ -200,8 +200,13 @@ impl Ladder {
                 format!("{} {unit}", levels.join(", "))
             }
             levels @ Levels::Doubling { .. } => {
-                let top = levels.level(levels.count()).unwrap_or(1.0);
-                format!("1, 2, 4, … {unit}, up to {top} unless saturated before")
+                let all: Vec<String> =
+                    (1..).map_while(|step| levels.level(step)).map(|level| level.to_string()).collect();
+                let shown = match &*all {
+                    [first, second, _, _, .., top] => format!("{first}, {second}, … {top}"),
+                    few => few.join(", "),
+                };
+                format!("{shown} {unit}, as far as they bring more and hold the objectives")
             }
         }
     }
@@ -363,7 +368,9 @@ mod tests {
         let given = Ladder { axis: Axis::Rate, levels: Levels::Given(vec![0.5, 2.0]), ..doubling(1) };
         assert_eq!(given.loads(), "0.5, 2 sessions/s");
         let doubled = Ladder { levels: Levels::Doubling { most: 12.0 }, ..doubling(1) };
-        assert_eq!(doubled.loads(), "1, 2, 4, … sessions in flight, up to 8 unless saturated before");
+        let higher = Ladder { levels: Levels::Doubling { most: 16.0 }, ..doubling(1) };
+        assert!(higher.loads().starts_with("1, 2, … 16 sessions in flight"), "{}", higher.loads());
+        assert_eq!(doubled.loads(), "1, 2, 4, 8 sessions in flight, as far as they bring more and hold the objectives");
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn rest(curve: &Curve) -> String {
         Some(Stop::SloMissed) => "It climbed no further: the last step missed the objectives.",
         Some(Stop::Saturated) => "It climbed no further: twice the load brought less than 5 % more throughput.",
         Some(Stop::Unusable) => "It climbed no further: the last step gave no numbers, nor did its repetition.",
-        Some(Stop::Top) => "The sweep has no higher step.",
+        Some(Stop::Top) => "Every load of the sweep was run.",
         None => "The sweep ended before this arm had climbed as far as it was to.",
     }
     .to_owned()

@@ -1,5 +1,6 @@
 //! A glance at the run under way, on standard error: a bar where that is a terminal, redrawn at most ten times a second, and
-//! elsewhere, as in the log of a CI job, a plain line when a block begins, when it has ended, and every half minute between.
+//! elsewhere, as in the log of a CI job, a plain line when a block begins, every half minute while its turns are sent, and when
+//! it has ended.
 
 use std::fmt::Write;
 use std::io::IsTerminal as _;
@@ -36,11 +37,12 @@ impl Form {
         }
     }
 
-    fn pause(self) -> Option<Duration> {
+    /// Whether the run is to be shown again so long after it was.
+    fn is_due(self, after: Duration) -> bool {
         match self {
-            Self::Bar => Some(Duration::from_millis(1000 / u64::from(REDRAWS))),
-            Self::Lines => Some(BETWEEN_LINES),
-            Self::Nothing => None,
+            Self::Bar => after >= Duration::from_millis(1000 / u64::from(REDRAWS)),
+            Self::Lines => after >= BETWEEN_LINES,
+            Self::Nothing => false,
         }
     }
 }
@@ -87,19 +89,17 @@ impl Progress {
     /// Whether enough time has passed to look at the run again.
     #[must_use]
     pub(crate) fn is_due(&self) -> bool {
-        self.form.pause().is_some_and(|pause| self.shown.elapsed() >= pause)
+        self.form.is_due(self.shown.elapsed())
     }
 
     /// Shows the run as it stands.
     pub(crate) fn show(&mut self, live: &Live, in_flight: usize) {
         self.shown = Instant::now();
         let elapsed = self.started.elapsed();
-        let done = live.complete + live.failed + live.cancelled + live.skipped;
-        let message = message(live, in_flight, elapsed);
-        self.line(|| format!("{done} of {} turns in {} s · {message}", self.turns, elapsed.as_secs()));
-        self.say(message);
+        self.line(|| under_way(self.turns, live, in_flight, elapsed));
+        self.say(message(live, in_flight, elapsed));
         // The one call that draws.
-        self.bar.update(|state| state.set_pos(done));
+        self.bar.update(|state| state.set_pos(done(live)));
     }
 
     /// The block has ended: the bar goes, a line stays.
@@ -136,6 +136,15 @@ fn bar(form: Form, name: &str, turns: u64, glance: Arc<Mutex<String>>) -> Progre
     bar
 }
 
+fn done(live: &Live) -> u64 {
+    live.complete + live.failed + live.cancelled + live.skipped
+}
+
+/// The line of a block of `turns` turns while they are sent.
+fn under_way(turns: u64, live: &Live, in_flight: usize, elapsed: Duration) -> String {
+    format!("{} of {turns} turns in {} s · {}", done(live), elapsed.as_secs(), message(live, in_flight, elapsed))
+}
+
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
 fn message(live: &Live, in_flight: usize, elapsed: Duration) -> String {
     let rate = live.output_tokens as f64 / elapsed.as_secs_f64().max(1e-3);
@@ -165,13 +174,16 @@ mod tests {
 
     #[test]
     fn nothing_is_shown_when_it_is_not_wanted_and_a_line_waits_longer_than_a_bar() {
-        let after = |form, seconds| {
-            let mut progress = Progress::begin(form, "a".to_owned(), 3);
-            progress.shown -= Duration::from_secs(seconds);
-            progress.is_due()
-        };
-        assert_eq!([0, 1, 3600].map(|seconds| after(Form::Nothing, seconds)), [false; 3]);
-        assert_eq!([1, 29, 31].map(|seconds| after(Form::Lines, seconds)), [false, false, true]);
-        assert_eq!([1, 31].map(|seconds| after(Form::Bar, seconds)), [true; 2]);
+        let due = |form: Form, after: [u64; 3]| after.map(|ms| form.is_due(Duration::from_millis(ms)));
+        assert_eq!(due(Form::Nothing, [0, 1_000, 3_600_000]), [false; 3]);
+        assert_eq!(due(Form::Lines, [1_000, 29_999, 30_000]), [false, false, true]);
+        assert_eq!(due(Form::Bar, [99, 100, 30_000]), [false, true, true]);
+    }
+
+    #[test]
+    fn the_line_of_a_block_under_way_has_what_the_bar_has() {
+        let live = Live { complete: 5, failed: 1, ..Live::default() };
+        let line = under_way(9, &live, 3, Duration::from_millis(31_500));
+        assert_eq!(line, format!("6 of 9 turns in 31 s · {}", message(&live, 3, Duration::from_millis(31_500))));
     }
 }
