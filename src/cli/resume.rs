@@ -102,13 +102,20 @@ pub(super) fn settled(home: &Path, listed: BlockState) -> BlockState {
     }
 }
 
-/// The report of a block or step that ran to its end.
+/// The report of a block or step of `arm` that ran to its end.
 ///
 /// # Errors
-/// When it cannot be read.
-pub(super) fn finished(dir: &Path, what: &str, home: &str) -> anyhow::Result<RunReport> {
+/// When it cannot be read, or is another arm's.
+pub(super) fn finished(dir: &Path, what: &str, home: &str, arm: &str) -> anyhow::Result<RunReport> {
     let lost = || format!("{what} `{home}`, which ran to its end: put it back, or begin anew with --out");
-    store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)
+    let report = store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)?;
+    match report.manifest.arm.as_deref() {
+        Some(other) if other != arm => {
+            let why = format!("its report is of arm `{other}`, and it is listed as one of `{arm}`");
+            Err(anyhow::Error::msg(why).context(lost())).exit_with(Exit::Usage)
+        }
+        _ => Ok(report),
+    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,10 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use futures::task::AtomicWaker;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -28,21 +27,28 @@ pub(super) struct Rings(AtomicU64);
 /// A deadline and a token over one turn.
 pub(super) struct Ending {
     at: Instant,
-    /// What the timer is set to.
-    timed: Instant,
+    /// What the timer is set to, here since the timer itself lies apart.
+    timer_at: Instant,
     /// Set again only when it fires before the deadline has come or when the deadline comes nearer.
     timer: Pin<Box<Sleep>>,
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     bell: Arc<Bell>,
     rings: Arc<Rings>,
-    /// Whom the bell will wake, and the rings of all when it had not rung. While there is no further one, it has not either.
-    listening: Option<(Waker, u64)>,
+    listening: Option<Listening>,
 }
 
-/// Rung by the timer or the token, and then wakes the turn.
+/// A turn that waits, as the bell knows it.
+struct Listening {
+    turn: Waker,
+    /// The rings of all bells before the bell was looked at and had not rung. While there are no more, it still has not.
+    rings: u64,
+}
+
+/// Rung by the timer or the token, and then wakes the turn, which stays known: a waker that the ringing takes along would
+/// leave a turn that was told of no further ring without one.
 struct Bell {
     has_rung: AtomicBool,
-    turn: AtomicWaker,
+    turn: Mutex<Option<Waker>>,
     rings: Arc<Rings>,
 }
 
@@ -54,30 +60,39 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         self.has_rung.store(true, Ordering::Release);
         self.rings.0.fetch_add(1, Ordering::Release);
-        self.turn.wake();
+        let turn = self.turn().clone();
+        if let Some(turn) = turn {
+            turn.wake();
+        }
+    }
+}
+
+impl Bell {
+    fn turn(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ending {
     pub(super) fn new(at: Instant, token: CancellationToken, rings: Arc<Rings>) -> Self {
         // Rung at the start: neither has been asked to call yet.
-        let (has_rung, turn) = (AtomicBool::new(true), AtomicWaker::new());
+        let (has_rung, turn) = (AtomicBool::new(true), Mutex::default());
         let bell = Arc::new(Bell { has_rung, turn, rings: Arc::clone(&rings) });
         let (timer, cancelled) = (Box::pin(sleep_until(at)), Box::pin(token.cancelled_owned()));
-        Self { at, timed: at, timer, cancelled, bell, rings, listening: None }
+        Self { at, timer_at: at, timer, cancelled, bell, rings, listening: None }
     }
 
     /// Moves the deadline.
     pub(super) fn set(&mut self, at: Instant) {
         self.at = at;
-        if at < self.timed {
-            self.time();
+        if at < self.timer_at {
+            self.arm();
         }
     }
 
     /// Sets the timer to the deadline.
-    fn time(&mut self) {
-        self.timed = self.at;
+    fn arm(&mut self) {
+        self.timer_at = self.at;
         self.timer.as_mut().reset(self.at);
     }
 
@@ -93,12 +108,13 @@ impl Ending {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         // Before the look at the bell, or a ring between the two would be taken for an old one.
-        let rung = self.rings.0.load(Ordering::Acquire);
-        if self.listening.as_ref().is_some_and(|(turn, heard)| *heard == rung && turn.will_wake(cx.waker())) {
+        let rings = self.rings.0.load(Ordering::Acquire);
+        let is_known = |known: &Listening| known.rings == rings && known.turn.will_wake(cx.waker());
+        if self.listening.as_ref().is_some_and(is_known) {
             return Poll::Pending;
         }
         // Before the look at the bell, or a ring between the two would wake nobody.
-        self.bell.turn.register(cx.waker());
+        *self.bell.turn() = Some(cx.waker().clone());
         if self.bell.has_rung.load(Ordering::Acquire) {
             // Who ended a turn once must be asked again by the next wait: it does not call twice.
             if let Poll::Ready(ended) = self.ask() {
@@ -107,7 +123,7 @@ impl Ending {
                 return Poll::Ready(ended);
             }
         }
-        self.listening = Some((cx.waker().clone(), rung));
+        self.listening = Some(Listening { turn: cx.waker().clone(), rings });
         Poll::Pending
     }
 
@@ -121,10 +137,10 @@ impl Ending {
         }
         loop {
             ready!(self.timer.as_mut().poll(&mut calls));
-            if self.timed >= self.at {
+            if self.timer_at >= self.at {
                 return Poll::Ready(Ended::Deadline);
             }
-            self.time();
+            self.arm();
         }
     }
 }
@@ -196,6 +212,56 @@ mod tests {
         };
         let seen = tokio::select! { seen = reading => seen, () = writing => unreachable!() };
         assert_eq!((seen, start.elapsed()), ((30, Ended::Deadline), 13 * SECOND));
+        drop(token);
+    }
+
+    /// Every step of a ring, with a look of the turn before it, between its count and its waking, and after it.
+    #[test]
+    fn a_ring_that_a_turn_looked_through_leaves_it_to_be_woken_by_the_next() {
+        struct Calls(AtomicU64);
+        impl Wake for Calls {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _inside = runtime.enter();
+        let (mut ending, _token) = ending(Instant::now() + 60 * SECOND);
+        let calls = Arc::new(Calls(AtomicU64::new(0)));
+        let waker = Waker::from(Arc::clone(&calls));
+        let look = |ending: &mut Ending| assert!(ending.poll(&mut Context::from_waker(&waker)).is_pending());
+        look(&mut ending);
+        let bell = Arc::clone(&ending.bell);
+        bell.has_rung.store(true, Ordering::Release);
+        bell.rings.0.fetch_add(1, Ordering::Release);
+        look(&mut ending);
+        bell.turn().clone().unwrap().wake();
+        look(&mut ending);
+        bell.wake_by_ref();
+        assert_eq!(calls.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_turns_that_share_their_rings_each_ends_at_its_own_time() {
+        let start = Instant::now();
+        let rings = Arc::<Rings>::default();
+        let (token, cut) = (CancellationToken::new(), CancellationToken::new());
+        let mut turns = tokio::task::JoinSet::new();
+        for seconds in [3, 1, 2] {
+            let mut ending = Ending::new(start + seconds * SECOND, token.clone(), Arc::clone(&rings));
+            turns.spawn(async move { (ending.bound(pending::<()>()).await, start.elapsed()) });
+        }
+        let mut ending = Ending::new(start + 60 * SECOND, cut.clone(), rings);
+        turns.spawn(async move { (ending.bound(pending::<()>()).await, start.elapsed()) });
+        let mut ended = vec![];
+        while let Some(turn) = turns.join_next().await {
+            ended.push(turn.unwrap());
+            if ended.len() == 2 {
+                cut.cancel();
+            }
+        }
+        let deadline = |seconds| (Err(Ended::Deadline), seconds * SECOND);
+        assert_eq!(ended, [deadline(1), deadline(2), (Err(Ended::Cancelled), 2 * SECOND), deadline(3)]);
         drop(token);
     }
 

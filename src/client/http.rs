@@ -295,7 +295,7 @@ impl Inner {
             Ok(inflate) => inflate,
             Err(end) => return end,
         };
-        let (mut has_bytes, mut read) = (false, now);
+        let (mut has_bytes, mut read, mut drained_by) = (false, now, None);
         loop {
             match ending.bound(response.chunk()).await {
                 Ok(Ok(Some(bytes))) => {
@@ -309,7 +309,12 @@ impl Inner {
                     if machine.is_full() {
                         return End::Clean;
                     }
-                    ending.set(now + if machine.is_done() { DRAIN } else { *idle_timeout });
+                    // Once, or a server that goes on after its end would never be left.
+                    let drain = machine.is_done().then(|| *drained_by.get_or_insert(now + DRAIN));
+                    if drain.is_some_and(|by| by <= now) {
+                        return End::Clean;
+                    }
+                    ending.set(drain.unwrap_or(now + *idle_timeout));
                     lanes::give_way(std::mem::replace(&mut read, now.into_std()), now.into_std()).await;
                 }
                 Ok(Ok(None)) => return End::Clean,

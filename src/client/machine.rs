@@ -331,7 +331,7 @@ impl State {
         record.server_times = place::times(frame.spans, record.server_times);
     }
 
-    /// New tokens in this event, where events carry a running count, which is `now` this.
+    /// New tokens in this event, where events carry a running count; `now` is that of this one.
     ///
     /// A count that comes first with the closing event (llama.cpp, or plain `include_usage`) is the sum of all, not the
     /// growth of one frame: it moves no clock.

@@ -12,7 +12,7 @@ const PER_TOKEN: u32 = 16;
 /// Bytes of text for each event that there may be; a token has four on average.
 const TEXT_PER_EVENT: usize = 16;
 
-/// What is left of it.
+/// How much of one reply may still come.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     planned: u32,

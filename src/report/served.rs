@@ -1,4 +1,4 @@
-//! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys.
+//! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys, it ignored pins.
 
 use super::audit::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
 use super::ratio;

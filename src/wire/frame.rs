@@ -89,7 +89,7 @@ pub fn parse_openai(data: &[u8]) -> Result<Frame<'_>, FrameError> {
     }
     if let Some(details) = chunk.sglext.and_then(|ext| ext.cached_tokens_details) {
         frame.cached_tokens =
-            Some(details.device.unwrap_or(0) + details.host.unwrap_or(0) + details.storage.unwrap_or(0));
+            Some([details.device, details.host, details.storage].into_iter().flatten().fold(0, u32::saturating_add));
     }
     Ok(frame)
 }

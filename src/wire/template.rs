@@ -6,7 +6,7 @@
 //! the reader. Sound, because a number for a number, or a string without escapes for another, leaves all other tokens of
 //! the JSON where they were.
 //!
-//! The streams of one server share what one of them has learned: thousands of templates are in no cache, one is.
+//! Streams of one thread share what one of them has learned: thousands of templates are in no cache, one is.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -205,6 +205,11 @@ impl Template {
             _ => Some(Hole { span: number_after(data, name)?, holds }),
         };
         holes.extend(NUMBERS.into_iter().filter_map(told));
+        // The one count whose standing still says something must not be taken for a constant.
+        if frame.completion_tokens.is_some() && !holes.iter().any(|hole| hole.holds == Holds::Count(Count::Completion))
+        {
+            return None;
+        }
         holes.sort_by_key(|hole| hole.span.start);
         let own = |text: &Option<Cow<'_, str>>| text.clone().map(|text| Cow::Owned(text.into_owned()));
         let constant = Frame {
@@ -219,8 +224,14 @@ impl Template {
         Some(Self { event: data.to_vec(), holes: holes.into(), constant })
     }
 
-    /// Whether the JSON reader agrees about an event with other texts and other counts.
+    /// Whether the JSON reader agrees about events with other texts and other counts; of two, since one count might be what
+    /// other constants add up to.
     fn is_confirmed(&self) -> bool {
+        ["400000000", "1700000"].iter().all(|digits| self.is_confirmed_with(digits))
+    }
+
+    /// With numbers that begin with these digits.
+    fn is_confirmed_with(&self, digits: &str) -> bool {
         let mut other = Vec::with_capacity(self.event.len() + 64);
         let mut at = 0;
         for (number, hole) in self.holes.iter().enumerate() {
@@ -228,7 +239,7 @@ impl Template {
             other.extend_from_slice(match hole.holds {
                 Holds::Text | Holds::Reasoning => b"other words",
                 Holds::Id => b"another-id",
-                Holds::Count(_) | Holds::Unread => b"400000000",
+                Holds::Count(_) | Holds::Unread => digits.as_bytes(),
             });
             // Each number another, or two of them could stand for each other.
             if matches!(hole.holds, Holds::Count(_) | Holds::Unread) {

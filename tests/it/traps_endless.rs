@@ -6,16 +6,25 @@ use gspbench::workload::Api;
 use crate::scripted::{Answer, Scripted, Step, chunk, head, stream};
 use crate::wire_client::Sender;
 
+fn reply() -> String {
+    let words = "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}";
+    format!("data: {words}\n\ndata: [DONE]\n\n")
+}
+
 /// A server that says this again and again, in chunks as large as given, until nobody listens any more; then, good replies.
 fn endless(said: String) -> Scripted {
+    endless_after(String::new(), said)
+}
+
+fn endless_after(first: String, said: String) -> Scripted {
     Scripted::start(move |seen| {
         if seen.connection > 0 {
-            let words = "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}";
-            return stream([format!("data: {words}\n\ndata: [DONE]\n\n")]);
+            return stream([reply()]);
         }
         let said = said.clone();
+        let begun = std::iter::once(head()).chain((!first.is_empty()).then(|| chunk(&first)));
         let pour = std::iter::repeat_with(move || chunk(&said));
-        Answer::Pour(Box::new(std::iter::once(head()).chain(pour)) as Box<dyn Iterator<Item = Step>>)
+        Answer::Pour(Box::new(begun.chain(pour)) as Box<dyn Iterator<Item = Step>>)
     })
 }
 
@@ -37,5 +46,17 @@ fn a_reply_without_an_end_fails_at_its_limit_and_the_next_turn_goes_on() {
         assert_eq!(turn.outcome, Outcome::Failed(Failure::Protocol), "{what}: {:?}", turn.detail);
         assert!(turn.detail.as_deref().is_some_and(|detail| detail.starts_with(words)), "{what}: {:?}", turn.detail);
         assert_eq!((bench.turn(1).0.outcome, server.connections()), (Outcome::Complete, 2), "{what}");
+    }
+}
+
+/// What comes after `[DONE]` is read for a moment, so that the connection can be used again, and then left.
+#[test]
+fn a_server_that_goes_on_after_its_end_is_left() {
+    for said in [": x\n\n", "\n", "data: x\n\n", "x"] {
+        let server = endless_after(reply(), said.to_owned());
+        let bench = Sender::new(Api::Chat, &server.url).build();
+        let (turn, text) = bench.turn(0);
+        assert_eq!((turn.outcome, text.as_str()), (Outcome::Complete, "a"), "{said:?}: {:?}", turn.detail);
+        assert_eq!((bench.turn(1).0.outcome, server.connections()), (Outcome::Complete, 2), "{said:?}");
     }
 }

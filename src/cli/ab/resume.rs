@@ -73,7 +73,7 @@ pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         }
         before.past.push(past);
         if past.1 != Ended::Failed {
-            let report = finished(dir, "block", &block.dir)?;
+            let report = finished(dir, "block", &block.dir, &block.arm)?;
             before.results.push(BlockResult {
                 round: block.round,
                 arm: block.arm,

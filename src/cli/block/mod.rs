@@ -257,8 +257,7 @@ impl Block<'_> {
         let load = self.load(lanes, self.prompter(&self.plan), clock.clone(), stop.clone());
         self.open_ahead(&client, load.limits).await;
         let watch = Arc::clone(&load.watch);
-        // Room for what gathers while the recorder rests, too.
-        let (sender, receiver) = mpsc::channel(load.limits.sessions.map_or(1024, |limit| (4 * limit).max(256)));
+        let (sender, receiver) = mpsc::channel(4 * load.limits.sessions.unwrap_or(256));
         let recorder = Recorder {
             recorded: Recorded { accumulator, observing: Observing::new(&self.plan) },
             log: dir.request_log(self.detail)?,

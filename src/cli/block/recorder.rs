@@ -2,7 +2,7 @@
 //! line, or drawing the bar, holds up no stream and no schedule.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 use tokio::time::MissedTickBehavior;
@@ -14,12 +14,8 @@ use crate::report::Accumulator;
 use crate::store::{RequestLog, StoreError};
 use crate::workload::Observing;
 
-/// How often the bar is looked at.
+/// How often it is asked whether a bar or line is due.
 const TICK: Duration = Duration::from_millis(100);
-
-/// How long records that come close together are left to gather: a call of the kernel for each, which wakes this thread, is
-/// paid by the lane that sends it.
-const REST: Duration = Duration::from_millis(1);
 
 /// What a run leaves behind.
 #[derive(Debug)]
@@ -55,21 +51,12 @@ impl Recorder {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failure = None;
-        let mut woken = Instant::now();
         loop {
             tokio::select! {
                 record = records.recv() => match record {
-                    Some(record) => {
-                        if let Err(why) = self.add(&record) {
-                            self.stop.now();
-                            failure.get_or_insert(why);
-                        }
-                        if records.is_empty() {
-                            if woken.elapsed() < REST {
-                                std::thread::sleep(REST);
-                            }
-                            woken = Instant::now();
-                        }
+                    Some(record) => if let Err(why) = self.add(&record) {
+                        self.stop.now();
+                        failure.get_or_insert(why);
                     },
                     None => break,
                 },

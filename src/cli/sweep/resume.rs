@@ -77,16 +77,18 @@ impl Before {
     /// When a step's report cannot be read, or a step is listed that the ladder cannot have.
     pub(crate) fn read(dir: &Path, sweep: Sweep, ascent: &Ascent) -> anyhow::Result<Self> {
         let mut before = Self::nothing(ascent);
+        for step in &sweep.steps {
+            let entry = format!("step {} of arm `{}`", step.step, step.arm);
+            check_listed(&dir.join(SWEEP), &entry, &step.dir, ascent.fault_of(step))?;
+        }
         let settle = |step: SweepStep| SweepStep { state: settled(&dir.join(&step.dir), step.state), ..step };
         let steps: Vec<SweepStep> = sweep.steps.into_iter().map(settle).collect();
         let ran = |step: &SweepStep| matches!(step.state, BlockState::Complete | BlockState::Void);
         for step in &steps {
             let (number, level) = (step.step, step.level);
-            let entry = format!("step {number} of arm `{}`", step.arm);
-            check_listed(&dir.join(SWEEP), &entry, &step.dir, ascent.fault_of(step))?;
             let Some(arm) = ascent.arms.iter().position(|arm| arm.name == step.arm) else { continue };
             let seen = if ran(step) {
-                let report = finished(dir, "step", &step.dir)?;
+                let report = finished(dir, "step", &step.dir, &step.arm)?;
                 before.curves.add(&ascent.ladder, StepResult { step: number, level, arm, report: &report });
                 seen(&report)
             } else if step.state == BlockState::Failed {
