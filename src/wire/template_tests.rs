@@ -109,6 +109,15 @@ fn a_count_that_is_not_the_readers_spoils_the_template() {
     assert_eq!(read_all([decoy, decoy]), 0);
 }
 
+#[test]
+fn what_is_no_number_to_the_reader_fits_no_hole() {
+    let [one, two] = [chat("a", 1, 7), chat("b", 2, 7)];
+    for odd in ["07", "00", "7x"] {
+        let spoilt = two.replace("\"created\":7", &format!("\"created\":{odd}"));
+        assert_eq!(read_all([&*one, &*spoilt, &*two]), 1, "{odd}");
+    }
+}
+
 /// The reader adds up the details, whose sum is what a probe would write into the other field.
 #[test]
 fn a_count_that_other_constants_add_up_to_spoils_the_template() {
