@@ -32,17 +32,22 @@ fn counting(counters: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Scrip
 fn counters_are_those_of_the_run_and_a_reset_is_seen() {
     let run = |before: u32, after: u32| {
         let page = move |turn| {
-            let now = if turn == 0 { before } else { after };
-            format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {now}\n")
+            let (hits, prompt) = if turn == 0 { (before, 10_000) } else { (after, 20_000) };
+            format!(
+                "vllm:prefix_cache_hits_total{{engine=\"0\"}} {hits}\nvllm:prompt_tokens_total{{engine=\"0\"}} {prompt}\n"
+            )
         };
         let ran = run_with(move |turn| Answer::Whole(200, "text/plain", page(turn)));
         let counters = ran.report()["server"]["counters"].as_array().unwrap().clone();
-        (ran, counters[0].clone())
+        let named = |name: &str| counters.iter().find(|of| of["name"].as_str().unwrap().contains(name));
+        let delta = |name: &str| named(name).unwrap_or_else(|| panic!("no {name} in {counters:?}"))["delta"].clone();
+        let [hits, prompt] = ["prefix_cache_hits", "prompt_tokens"].map(delta);
+        (ran, hits, prompt)
     };
-    let (_, grown) = run(7000, 7100);
-    assert_eq!(grown["delta"], 100.0);
-    let (ran, fell) = run(10_000, 500);
-    assert_eq!(fell["delta"], Value::Null, "never -9,500");
+    let (_, hits, prompt) = run(7000, 7100);
+    assert_eq!((hits, prompt), (json!(100.0), json!(10_000.0)), "1 %, and not the 35.5 % since the server started");
+    let (ran, hits, _) = run(10_000, 500);
+    assert_eq!(hits, Value::Null, "never -9,500");
     assert!(ran.findings().contains("restart") && ran.exit == 4);
 }
 

@@ -299,6 +299,22 @@ fn a_thousand_prompts_without_a_shared_prefix_have_none_by_accident() {
     }
 }
 
+/// Row B94 of the traps, its second case.
+#[test]
+fn prompts_that_share_a_prefix_share_no_more_than_that() {
+    let changes = ["workload.groups=1", "workload.sessions_per_group=1000", "workload.system_tokens=32"];
+    let plan = planned(&spec("quick", &[&changes[..], &["workload.question_tokens=32"]].concat()));
+    let prompter = prompter(&plan, Vocabulary::words());
+    let words = |at| prompter.prompt(at, 0, &[]).text().split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let first = words(0);
+    let bodies = (0..1000).map(|at| {
+        let words = words(at);
+        assert_eq!((words.len(), &words[..32]), (64, &first[..32]));
+        words[32..34].to_vec()
+    });
+    assert_eq!(bodies.collect::<BTreeSet<_>>().len(), 1000, "two bodies begin alike");
+}
+
 #[test]
 fn totals_add_up() {
     let plan = planned(&spec("pd-multiturn", &[]));
