@@ -29,7 +29,7 @@ use crate::record::{EndedBy, Outcome, PlaceLoad, TurnRecord};
 use crate::render;
 use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, ServerSide, State};
 use crate::store::{Detail, RunDir};
-use crate::target::{self, TargetError};
+use crate::target::TargetError;
 use crate::text::Vocabulary;
 use crate::workload::{Observing, Plan, Prompter, Replies};
 use progress::Progress;
@@ -304,7 +304,7 @@ impl Block<'_> {
     async fn open_ahead(&self, client: &Client, limits: Limits) {
         let connections = at_once(limits, &self.plan).div_ceil(1 + self.site.others.len());
         for base in self.site.bases() {
-            client.open_ahead(&target::join(base, "/v1/models"), connections).await;
+            client.open_ahead(base, connections).await;
         }
     }
 
