@@ -12,13 +12,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// How long a connection that was opened ahead is kept: as long as the pool keeps an idle one.
-pub(super) const KEPT: Duration = Duration::from_secs(4);
+use super::transport::IDLE;
 
 tokio::task_local! {
     static DIALED: Cell<bool>;
@@ -107,7 +106,7 @@ impl Counts {
         if kept.is_empty() {
             return None;
         }
-        while kept.pop_front_if(|oldest| oldest.since.elapsed() >= KEPT).is_some() {}
+        while kept.pop_front_if(|oldest| oldest.since.elapsed() >= IDLE).is_some() {}
         let address = format!("{address:?}");
         let at = kept.iter().position(|kept| kept.address == address)?;
         kept.remove(at)?.connection.downcast().ok().map(|connection| *connection)

@@ -26,7 +26,7 @@ fn client(url: &str) -> Client {
     Client::new(settings, &Lanes::default(), Clock::wall(), CancellationToken::new()).unwrap()
 }
 
-/// More than one lane opens in one wave. The servers answer nothing; each counts the connections that are there.
+/// More than a lane opens in one wave. Each server counts its connections and the requests on them.
 #[tokio::test]
 async fn as_many_connections_are_opened_ahead_at_each_address_as_were_asked_for_and_nothing_is_sent() {
     const ASKED: usize = WAVE + 5;

@@ -9,6 +9,9 @@ use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, Hea
 
 use super::names;
 
+/// How long an idle connection is kept. SGLang closes it after 5 s: never be the one that finds out.
+pub(super) const IDLE: Duration = Duration::from_secs(4);
+
 /// Whose TLS certificates are believed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum Trust {
@@ -82,8 +85,7 @@ pub(super) fn builder(
         .tcp_nodelay(true)
         .dns_resolver(Arc::new(names::Once))
         .connect_timeout(connect_timeout)
-        // SGLang closes idle connections after 5 s: never be the one that finds out.
-        .pool_idle_timeout(Duration::from_secs(4))
+        .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(usize::MAX);
     if !url.starts_with("https://") {
         // Without TLS no CA bundle is needed, and a host that has none must not fail.
