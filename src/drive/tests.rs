@@ -206,17 +206,22 @@ fn an_interrupt_lets_what_is_under_way_end_and_sends_nothing_more() {
     assert_eq!(outcomes, expected);
 }
 
+/// Of five sessions, two at a time, any may panic: early, so that the loop still starts others, or last.
 #[test]
-fn a_session_that_panics_is_counted_and_ends_no_other() {
-    let serve = |clock: Clock, mut turn: TurnRecord| async move {
-        assert!(turn.session != 1, "this panic is part of the test");
-        turn.done_us = Some(clock.now().into());
-        turn.outcome = Outcome::Complete;
-        turn
-    };
-    let Ran { driven, records, .. } =
-        run(|clock| load(&sessions(1, 3, 1), limits(Some(3), None, Duration::ZERO), clock), serve);
-    assert_eq!((driven.lost_sessions, records.len()), (1, 2));
+fn sessions_that_panic_are_counted_and_end_no_other() {
+    for panicking in 0_u32..32 {
+        let serve = move |clock: Clock, mut turn: TurnRecord| async move {
+            clock.sleep_until(clock.now() + MS).await;
+            assert!(panicking & (1 << turn.session) == 0, "this panic is part of the test");
+            turn.done_us = Some(clock.now().into());
+            turn.outcome = Outcome::Complete;
+            turn
+        };
+        let Ran { driven, records, .. } =
+            run(|clock| load(&sessions(1, 5, 1), limits(Some(2), None, Duration::ZERO), clock), serve);
+        let lost = panicking.count_ones() as usize;
+        assert_eq!((driven.lost_sessions, records.len()), (lost, 5 - lost), "{panicking:b}");
+    }
 }
 
 /// Row B93: lanes are what workers are elsewhere. However many send, each prompt is sent once, and all are the same.
