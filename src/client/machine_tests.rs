@@ -1,7 +1,7 @@
 //! Streams with known instants. Each case is fed at several cuts: the record must not depend on them.
 
 use super::*;
-use crate::record::{Place, PlaceSource, TurnId};
+use crate::record::{Gap, Place, PlaceSource, TurnId};
 use crate::units::Rank;
 
 const DONE: &str = "data: [DONE]\n\n";
@@ -293,7 +293,7 @@ fn a_reply_beyond_its_limit_fails_with_it_however_it_was_cut() {
     let run = |room: u32, size: usize| {
         let id = TurnId { group: 0, session: 0, turn: 0 };
         let mut machine = Machine::new(Api::Chat, TurnRecord::planned("r".into(), id, None, Micros(0), 9));
-        machine.state.room.narrow(room);
+        machine.reply.room.narrow(room);
         for chunk in wire.as_bytes().chunks(size) {
             machine.feed(chunk, Micros(1));
         }

@@ -11,6 +11,7 @@ mod machine;
 mod names;
 mod network;
 mod place;
+mod reply;
 mod request;
 mod room;
 mod secrets;
