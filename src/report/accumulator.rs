@@ -4,15 +4,15 @@
 //! sessions and keys, never with turns.
 
 use super::affinity::Attribution;
+use super::audit;
 use super::closing::Closing;
-use super::latency::{Latency, millis};
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
-use super::server::ServerFacts;
+use super::server::{Fact, ServerFacts};
 use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Totals, Window, Windows, WorkloadFacts};
 use super::tally::Tally;
-use super::told::Fact;
-use super::{audit, cold};
+use super::tally::cold;
+use super::tally::latency::{Latency, millis};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{EndedBy, Marks, TurnRecord};
 use crate::stats::{Quantile, rounded};

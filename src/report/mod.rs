@@ -2,42 +2,30 @@
 //!
 //! Everything is derived here from records, counters and the plan's facts, and nothing is measured here. Percentiles come
 //! from merged histograms, never from averages.
+//!
+//! What comes in: turns (`tally`, and `affinity`, `placed` for what depends on their places) and the server's side
+//! (`server`), joined by the `accumulator` into the shape of `run.json` (`shape`). What reads it: `audit`, `gate`,
+//! `bench_serving`, and `metric`, the registry.
 
 mod accumulator;
 mod affinity;
 mod audit;
-mod bench_goodput;
 mod bench_serving;
-mod client;
 mod closing;
-mod cold;
 mod command;
-mod counters;
-mod eviction;
 mod foreign;
 mod gate;
-mod gate_path;
-mod goodput;
-mod latency;
-mod load;
 mod metric;
 mod placed;
 mod placement;
-mod premises;
-mod reconcile;
 mod redact;
 mod sample;
-mod served;
 mod server;
 mod shape;
 mod simulated;
-mod split;
-mod subtotal;
 mod survivors;
 mod tally;
 mod timeline;
-mod told;
-mod windows;
 
 pub use accumulator::{Accumulator, Context, Live};
 pub use affinity::{
@@ -46,27 +34,25 @@ pub use affinity::{
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use bench_serving::{Arrays, BenchServing};
 pub use closing::{ClientSide, Closing, ServerSide};
-pub use cold::ColdEvidence;
 pub use foreign::Foreign;
-pub use gate::{GateOutcome, judge_run};
-pub use gate_path::check_gate;
-pub use latency::Latency;
-pub use load::{Level, LoadRow, loads};
+pub use gate::{GateOutcome, check_gate, judge_run};
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
 pub use placed::Attributing;
 pub use placement::{GroupPlaces, Placement};
 pub use redact::{HIDDEN, PublicSweep, hide_fields, public_experiment, public_sweep};
 pub use sample::TurnSample;
-pub use server::{CounterDelta, Cut, KeySeen, ServerFacts, Unread, When};
+pub use server::{
+    CounterDelta, Cut, Fact, FlushBy, FlushFacts, FlushProof, KeySeen, Level, LoadRow, ServerFacts, Unread, Untold,
+    When, loads,
+};
 pub use shape::{
     Client, Drain, HitRate, Host, InFlight, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow, RoundRobinOracle,
     RunReport, SCHEMA, StartRate, State, Totals, Window, Windows, WithFailures, WorkloadFacts,
 };
 pub use simulated::Simulated;
-pub use split::TtftSplit;
 pub use survivors::Survivors;
+pub use tally::{ColdEvidence, Latency, TtftSplit};
 pub use timeline::{PlaceSlices, Slice, Timeline};
-pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 pub use crate::profile::RunSpec;
 pub use crate::profile::{
@@ -91,9 +77,5 @@ fn per_second(amount: u64, span: Micros) -> Option<f64> {
     (span.0 > 0).then(|| rounded(amount as f64 / span.as_secs()))
 }
 
-#[cfg(test)]
-mod audit_tests;
-#[cfg(test)]
-mod reconcile_tests;
 #[cfg(test)]
 pub(crate) mod tests;

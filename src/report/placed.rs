@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
 use super::audit;
-use super::cold::{self, Beginnings};
 use super::placement::{Placement, PlacementTally};
 use super::server::CounterDelta;
 use super::shape::{ObservedOracle, PlaceRow, RunReport};
-use super::split::{SplitTally, TtftSplit};
-use super::subtotal::Subtotal;
+use super::tally::cold::{self, Beginnings};
+use super::tally::split::{SplitTally, TtftSplit};
+use super::tally::subtotal::Subtotal;
 use super::timeline::{Timeline, TimelineTally};
 use crate::profile::{Popularity, RunSpec};
 use crate::record::{CounterRole, Oddity, Place, TurnRecord};

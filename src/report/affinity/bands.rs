@@ -8,7 +8,7 @@ use super::Follow;
 use super::shape::{Band, Cached, CachedBand};
 use crate::record::TurnRecord;
 use crate::report::ratio;
-use crate::report::subtotal::Subtotal;
+use crate::report::tally::subtotal::Subtotal;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bands {

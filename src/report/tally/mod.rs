@@ -1,18 +1,30 @@
 //! What the turns of a run add up to: counts and distributions that merge in any order.
 
+pub(super) mod cold;
+mod goodput;
+pub(super) mod latency;
+pub(super) mod split;
+pub(super) mod subtotal;
+mod windows;
+
 use std::collections::BTreeMap;
 
-use super::cold::Beginnings;
-use super::goodput::Goodput;
-use super::latency::{Latencies, Latency, millis};
 use super::placed::Placed;
 use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
-use super::windows::WindowTally;
 use super::{per_second, ratio};
 use crate::profile::Slo;
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::Micros;
+
+pub use cold::ColdEvidence;
+pub use latency::Latency;
+pub use split::TtftSplit;
+
+use cold::Beginnings;
+use goodput::Goodput;
+use latency::{Latencies, millis};
+use windows::WindowTally;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tally {

@@ -4,6 +4,8 @@
 //! ITL is per token on `/generate` and per frame elsewhere; percentiles are interpolated, as numpy does it. What it would
 //! fill from the wish (a reply's length without usage) or leave at 0 (input tokens of several turns) is what was counted.
 
+mod goodput;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -11,13 +13,14 @@ use serde_json::{Map, Value, json};
 
 use super::affinity::Affinity;
 use super::audit::Validity;
-use super::bench_goodput::Good;
-use super::latency::Latency;
 use super::shape::{Client, Metrics, PlaceRow, RunReport, State, Totals, WorkloadFacts};
+use super::tally::latency::Latency;
 use crate::profile::{Api, KeyScope, Pacing};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Summary, mean, rounded};
 use crate::units::Micros;
+
+use goodput::Good;
 
 const SECOND: u64 = 1_000_000;
 

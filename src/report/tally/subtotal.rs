@@ -1,15 +1,15 @@
 //! What the complete turns of one place, or of any other part of a run, add up to.
 
 use super::latency::millis;
-use super::ratio;
-use super::shape::PlaceRow;
-use super::tally::{add, sum};
+use super::{add, sum};
 use crate::record::{Place, TurnRecord};
+use crate::report::ratio;
+use crate::report::shape::PlaceRow;
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Subtotal {
+pub(in crate::report) struct Subtotal {
     turns: u64,
     prompt_tokens: Option<u64>,
     covered_prompt_tokens: u64,
@@ -19,7 +19,7 @@ pub(super) struct Subtotal {
 }
 
 impl Subtotal {
-    pub(super) fn add(&mut self, turn: &TurnRecord) {
+    pub(in crate::report) fn add(&mut self, turn: &TurnRecord) {
         self.turns += 1;
         add(&mut self.prompt_tokens, turn.prompt_tokens);
         add(&mut self.output_tokens, turn.output_tokens);
@@ -32,7 +32,7 @@ impl Subtotal {
         }
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(in crate::report) fn merge(&mut self, other: &Self) {
         let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = other;
         self.turns += turns;
         self.prompt_tokens = sum(self.prompt_tokens, *prompt_tokens);
@@ -42,28 +42,28 @@ impl Subtotal {
         self.ttft.merge(ttft);
     }
 
-    pub(super) fn turns(&self) -> u64 {
+    pub(in crate::report) fn turns(&self) -> u64 {
         self.turns
     }
 
-    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+    pub(in crate::report) fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
     }
 
-    pub(super) fn cached_tokens(&self) -> Option<u64> {
+    pub(in crate::report) fn cached_tokens(&self) -> Option<u64> {
         self.cached_tokens
     }
 
     /// None also where turns report more than can be.
-    pub(super) fn hit_rate(&self) -> Option<f64> {
+    pub(in crate::report) fn hit_rate(&self) -> Option<f64> {
         ratio(self.cached_tokens?, self.covered_prompt_tokens).filter(|rate| *rate <= 1.0)
     }
 
-    pub(super) fn ttft_ms(&self) -> Option<Summary> {
+    pub(in crate::report) fn ttft_ms(&self) -> Option<Summary> {
         millis(&self.ttft)
     }
 
-    pub(super) fn row(&self, place: Place) -> PlaceRow {
+    pub(in crate::report) fn row(&self, place: Place) -> PlaceRow {
         PlaceRow {
             place,
             turns: self.turns,

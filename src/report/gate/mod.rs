@@ -1,11 +1,16 @@
 //! Gates on one run: a path in run.json against a limit.
 
+mod path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::gate_path::{at, is_count};
 use super::shape::RunReport;
 use crate::profile::{Condition, Gate};
+
+pub use path::check_gate;
+
+use path::{at, is_count};
 
 /// What a gate said of a run, or of an arm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! What a server has shown of its cache before a run, and what it does not tell: parts of `run.json`, as in [`super::shape`].
+//! What a server has shown of its cache before a run, and what it does not tell: parts of `run.json`, as in [`crate::report::shape`].
 
 use serde::{Deserialize, Serialize};
 

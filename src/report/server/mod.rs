@@ -1,13 +1,19 @@
 //! The part of `run.json` that speaks of the server: what it told of itself, and how its counters and gauges moved.
 
+mod counters;
+mod load;
+mod told;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::cold::ColdEvidence;
-use super::told::{FlushFacts, Untold};
+use super::tally::cold::ColdEvidence;
 use crate::record::{CounterRole, Place, PlaceLoad};
 use crate::units::NodeRole;
+
+pub use load::{Level, LoadRow, loads};
+pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
 /// The system under test, as it described itself and as its counters moved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use super::latency::Latencies;
-use super::per_second;
-use super::shape::{Drain, Window};
-use super::tally::{Span, add, sum};
+use super::{Span, add, sum};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
+use crate::report::per_second;
+use crate::report::shape::{Drain, Window};
 use crate::stats::rounded;
 use crate::units::Micros;
 
@@ -23,7 +23,7 @@ const LEAST_TURNS: u64 = 2;
 
 /// Mergeable state behind `windows.steady`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct WindowTally {
+pub(in crate::report) struct WindowTally {
     marks: Marks,
     /// Output tokens of complete and of cut turns, by the bin of their arrival; of the whole run.
     tokens: BTreeMap<u64, u64>,
@@ -38,7 +38,7 @@ pub(super) struct WindowTally {
 
 impl WindowTally {
     /// Learns when the load was full, and from when nothing more started.
-    pub(super) fn mark(&mut self, marks: Marks) {
+    pub(in crate::report) fn mark(&mut self, marks: Marks) {
         self.marks = join(self.marks, marks);
     }
 
@@ -95,7 +95,7 @@ impl WindowTally {
     }
 
     /// The window, or why there is none.
-    pub(super) fn steady(
+    pub(in crate::report) fn steady(
         &self,
         load: &LoadSpec,
         run: Option<Span>,
@@ -145,7 +145,7 @@ impl WindowTally {
     }
 
     /// From the last start to the end of the run.
-    pub(super) fn drain(&self, run: Option<Span>) -> Option<Drain> {
+    pub(in crate::report) fn drain(&self, run: Option<Span>) -> Option<Drain> {
         let run = run?;
         // Due before it was sent: the run begins with what is sent.
         let from_us = self.marks.last_start?.max(run.from);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::server::{CounterDelta, ServerFacts};
+use super::{CounterDelta, ServerFacts};
 use crate::record::{CounterRole, Place, ServerCounter};
 use crate::units::NodeRole;
 
@@ -80,7 +80,7 @@ impl ServerFacts {
     }
 
     /// The addresses beside the target that speak of a role for it, none of which tells what its node does.
-    pub(super) fn nodes_without_role(&self, role: CounterRole) -> BTreeSet<&str> {
+    pub(in crate::report) fn nodes_without_role(&self, role: CounterRole) -> BTreeSet<&str> {
         let said = self.speaking(|counter| counter.role == Some(role));
         let is_own = |source: &str| self.targets().any(|target| target == source);
         if said.iter().any(|counter| counter.node.is_some() || is_own(&counter.source)) {

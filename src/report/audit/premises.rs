@@ -1,10 +1,10 @@
 //! What the workload lets a router do by accident: keep step with the sessions, or take all of them for one.
 
-use super::audit::{FindingKind, Judged, Verdict, finding, percent};
-use super::ratio;
-use super::shape::RunReport;
+use super::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::record::Place;
+use crate::report::ratio;
+use crate::report::shape::RunReport;
 use crate::workload::Aliasing;
 
 /// Servers that route, if at all, by load, key or rank, and not by the head of a prompt.

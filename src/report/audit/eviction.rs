@@ -1,10 +1,10 @@
 //! Whether the caches held what had been put into them: measured reuse beside that of caches which never evict.
 
-use super::audit::{FindingKind, Judged, Verdict, finding, percent};
-use super::cold;
-use super::shape::{RunReport, State};
+use super::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::History;
 use crate::record::CounterRole;
+use crate::report::shape::{RunReport, State};
+use crate::report::tally::cold;
 
 /// Reuse, as a share of prompt tokens, that may be missing for no known reason.
 const MISSING: f64 = 0.05;

@@ -2,10 +2,15 @@
 //!
 //! Findings are values: each says what was seen, what it does to the numbers, and what to change.
 
+mod client;
+mod eviction;
+mod premises;
+mod reconcile;
+mod served;
+
 use serde::{Deserialize, Serialize};
 
 use super::shape::{RunReport, State};
-use super::{client, eviction, premises, reconcile, served};
 use crate::record::Oddity;
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
@@ -284,3 +289,8 @@ fn debug_build(report: &RunReport) -> Option<Judged> {
         (finding, Verdict::Valid)
     })
 }
+
+#[cfg(test)]
+mod reconcile_tests;
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,11 @@
 //! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys, it ignored pins.
 
-use super::audit::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
-use super::ratio;
-use super::server::KeySeen;
-use super::shape::RunReport;
-use super::told::FlushProof;
+use super::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::profile::KeyScope;
 use crate::record::Oddity;
+use crate::report::ratio;
+use crate::report::server::{FlushProof, KeySeen};
+use crate::report::shape::RunReport;
 
 /// Share of the turns that were placed of those that were served elsewhere.
 const PIN: Limits = Limits { void: 0.01, warning: 0.0 };
@@ -98,11 +97,11 @@ pub(super) fn pin(report: &RunReport) -> Option<Judged> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::audit::Validity;
-    use super::super::tests::{context, served};
-    use super::super::{Accumulator, Closing, FlushBy, FlushFacts, ServerSide, State};
+    use super::super::Validity;
     use super::*;
     use crate::record::{Failure, Outcome, Place, TurnRecord};
+    use crate::report::tests::{context, served};
+    use crate::report::{Accumulator, Closing, FlushBy, FlushFacts, ServerSide, State};
     use crate::units::Rank;
 
     /// Verdicts on a run of one turn that told nothing of what was cached.

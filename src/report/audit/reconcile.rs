@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::audit::{FindingKind, Judged, Limits, Verdict, finding, percent};
-use super::server::{Cut, Unread, When};
-use super::shape::RunReport;
+use super::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::record::{CounterRole, Place};
+use crate::report::server::{Cut, Unread, When};
+use crate::report::shape::RunReport;
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
@@ -92,7 +92,7 @@ pub(super) fn hit(report: &RunReport) -> Option<Judged> {
 }
 
 /// A decode node that counts what it was sent as cached, and says so in its replies, is right by its own lights.
-fn decodes_own(seen: String) -> super::audit::Finding {
+fn decodes_own(seen: String) -> super::Finding {
     finding(
         FindingKind::Hit,
         format!("{seen}; the decode nodes' counters moved by what the replies say"),
@@ -292,14 +292,14 @@ fn reported_cached(report: &RunReport) -> Option<f64> {
 /// The server also counts turns that failed or were cut after their prefill; they may explain as much as their share.
 fn unheard_share(report: &RunReport) -> f64 {
     let totals = &report.totals;
-    super::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0)
+    crate::report::ratio(totals.failed + totals.cancelled, totals.planned).unwrap_or(0.0)
 }
 
 fn relative(client: f64, server: f64) -> f64 {
     (client - server).abs() / client.max(server).max(1.0)
 }
 
-fn mismatch(seen: String) -> super::audit::Finding {
+fn mismatch(seen: String) -> super::Finding {
     finding(
         FindingKind::Hit,
         seen,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::tests::{context, ended, report, served};
-use super::*;
 use crate::profile::Target;
 use crate::record::{CounterRole, Failure, Outcome, TurnRecord};
+use crate::report::tests::{context, ended, report, served};
+use crate::report::*;
 use crate::workload::{Aliasing, RouterKey, RouterRule};
 
 fn counters(deltas: &[(&str, &str, f64)]) -> Vec<CounterDelta> {

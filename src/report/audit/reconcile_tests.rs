@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::audit_tests::kinds;
-use super::tests::{context, ended, served};
-use super::*;
+use super::tests::kinds;
 use crate::record::{CounterRole, Failure, Outcome, Place, TurnRecord};
+use crate::report::tests::{context, ended, served};
+use crate::report::*;
 use crate::units::NodeRole;
 
 /// A counter that grew.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{ratio, rounded};
 use crate::profile::Slo;
 use crate::record::TurnRecord;
+use crate::report::{ratio, rounded};
 use crate::units::Micros;
 
 /// Turns so far against the limits.

@@ -1,8 +1,8 @@
 //! Whether the client itself was the limit: late, busy, held back by its own cap, or short of what this host gives.
 
-use super::audit::{FindingKind, Judged, Verdict, finding, percent};
-use super::shape::RunReport;
+use super::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
+use crate::report::shape::RunReport;
 use crate::stats::Summary;
 
 /// Lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
@@ -150,7 +150,7 @@ fn client_verdict(report: &RunReport) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::audit::Validity;
+    use super::super::Validity;
     use super::*;
     use crate::record::{Failure, Outcome, TurnRecord};
     use crate::report::StartRate;

@@ -9,7 +9,7 @@ use crate::record::{Gap, TurnRecord};
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
-use super::shape::Metrics;
+use crate::report::shape::Metrics;
 
 /// A latency, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +91,7 @@ impl Latency {
 
 /// One distribution a [`Latency`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Latencies {
+pub(in crate::report) struct Latencies {
     ttft: Distribution,
     answer: Distribution,
     itl: Distribution,
@@ -104,7 +104,7 @@ pub(super) struct Latencies {
 
 impl Latencies {
     /// Adds one complete turn.
-    pub(super) fn add(&mut self, turn: &TurnRecord) {
+    pub(in crate::report) fn add(&mut self, turn: &TurnRecord) {
         let record = |into: &mut Distribution, span: Option<Micros>| {
             if let Some(Micros(us)) = span {
                 into.record(us, 1);
@@ -137,7 +137,7 @@ impl Latencies {
         }
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(in crate::report) fn merge(&mut self, other: &Self) {
         let Self { ttft, answer, itl, icl, tpot, e2e, ttft_from_due, e2e_from_due } = other;
         self.ttft.merge(ttft);
         self.answer.merge(answer);
@@ -149,7 +149,7 @@ impl Latencies {
         self.e2e_from_due.merge(e2e_from_due);
     }
 
-    pub(super) fn of(&self, latency: Latency) -> &Distribution {
+    pub(in crate::report) fn of(&self, latency: Latency) -> &Distribution {
         match latency {
             Latency::Ttft => &self.ttft,
             Latency::Answer => &self.answer,
@@ -163,20 +163,20 @@ impl Latencies {
     }
 
     /// In milliseconds, by key; what was not measured has no entry.
-    pub(super) fn summaries(&self) -> BTreeMap<String, Summary> {
+    pub(in crate::report) fn summaries(&self) -> BTreeMap<String, Summary> {
         let summary = |latency: Latency| Some((latency.key().to_owned(), millis(self.of(latency))?));
         Latency::ALL.into_iter().filter_map(summary).collect()
     }
 
     /// Encoded histograms by key; what was not measured has no entry.
-    pub(super) fn encoded(&self) -> BTreeMap<String, String> {
+    pub(in crate::report) fn encoded(&self) -> BTreeMap<String, String> {
         let measured = Latency::ALL.into_iter().filter(|latency| self.of(*latency).count() > 0);
         measured.map(|latency| (latency.histogram_key(), self.of(latency).encode())).collect()
     }
 }
 
 /// The summary of a distribution in µs, in milliseconds.
-pub(super) fn millis(distribution: &Distribution) -> Option<Summary> {
+pub(in crate::report) fn millis(distribution: &Distribution) -> Option<Summary> {
     Some(distribution.summary()?.scaled(1e-3))
 }
 

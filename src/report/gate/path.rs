@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::affinity::{Affinity, Attribution, Side, Sides, Spilled};
-use super::cold::ColdEvidence;
-use super::latency::Latency;
-use super::metric::{metric, metrics};
-use super::server::ServerFacts;
-use super::shape::{
-    Client, Drain, InFlight, Metrics, ObservedOracle, Oracle, RoundRobinOracle, StartRate, Totals, Window, WithFailures,
-};
 use crate::profile::{Condition, Gate, KeyScope};
 use crate::record::{Failure, PlaceSource};
+use crate::report::affinity::{Affinity, Attribution, Side, Sides, Spilled};
+use crate::report::metric::{metric, metrics};
+use crate::report::server::ServerFacts;
+use crate::report::shape::{
+    Client, Drain, InFlight, Metrics, ObservedOracle, Oracle, RoundRobinOracle, StartRate, Totals, Window, WithFailures,
+};
+use crate::report::tally::cold::ColdEvidence;
+use crate::report::tally::latency::Latency;
 use crate::stats::Summary;
 
 /// Paths that are named beside a wrong one.
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::report::RunReport;
-    use crate::report::split::TtftSplit;
+    use crate::report::tally::split::TtftSplit;
     use crate::report::tests::{self, answered_after, failed};
 
     fn report() -> RunReport {
