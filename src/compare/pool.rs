@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::shape::{Arm, ArmValue, Pooling};
 use crate::report::{
-    Attribution, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, State, Summary, Verdict, WithFailures,
+    Attribution, HistogramRole, HitRate, Latency, Metric, PlaceRow, RunReport, Source, Stat, State, Summary, Verdict,
+    WithFailures,
 };
 use crate::stats::{Distribution, mean, rounded};
 
@@ -94,6 +95,8 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         },
         stickiness: mean_of(valid, |r| r.affinity.stickiness),
         load_max_over_mean: mean_of(valid, |r| r.affinity.load_max_over_mean),
+        server_ttft_ms: by_own_clock(valid, HistogramRole::Ttft),
+        server_queue_ms: by_own_clock(valid, HistogramRole::QueueTime),
         with_failures: with_failures(valid),
         ranks: rows(valid),
         unfinished_rounds: all
@@ -105,6 +108,19 @@ pub(super) fn arm(name: &str, control: bool, all: &[(u32, &RunReport)], valid: &
         voids: found(|r| &r.validity.voids),
         warnings: found(|r| &r.validity.warnings),
     }
+}
+
+/// The mean over the requests of all reports of which the server tells it.
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn by_own_clock(reports: &[&RunReport], role: HistogramRole) -> Option<f64> {
+    let (mut sum, mut requests) = (0.0, 0);
+    for clock in reports.iter().filter_map(|report| report.server.own_clock(role)) {
+        if let Some(mean) = clock.mean_ms {
+            sum += mean * clock.count as f64;
+            requests += clock.count;
+        }
+    }
+    (requests > 0).then(|| rounded(sum / requests as f64))
 }
 
 /// Of all valid blocks together, where any turn of theirs failed.

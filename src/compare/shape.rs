@@ -99,6 +99,11 @@ pub struct Arm {
     pub attribution: Attribution,
     pub stickiness: Option<f64>,
     pub load_max_over_mean: Option<f64>,
+    /// Means by the server's own clock over the requests of all rounds.
+    #[serde(default)]
+    pub server_ttft_ms: Option<f64>,
+    #[serde(default)]
+    pub server_queue_ms: Option<f64>,
     /// Percentiles with every failed turn as one that never ended, by latency: `ttft_ms`, `e2e_ms`. Empty without failures.
     #[serde(default)]
     pub with_failures: BTreeMap<String, WithFailures>,

@@ -13,6 +13,6 @@ pub use load::{EndedBy, Marks};
 pub use oddity::Oddity;
 pub use outcome::{Failure, Outcome};
 pub use place::{Place, PlaceSource};
-pub use server::{CounterRole, PlaceLoad, ServerCounter};
+pub use server::{CounterRole, HistogramRole, PlaceLoad, ServerCounter, ServerHistogram};
 pub use times::ServerTimes;
 pub use turn::{Gap, TurnId, TurnRecord};

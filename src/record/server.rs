@@ -47,6 +47,45 @@ pub struct ServerCounter {
     pub value: f64,
 }
 
+/// Which time a histogram of a server's holds, whatever its server calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HistogramRole {
+    /// From a request's arrival at the server to its first token.
+    Ttft,
+    /// From a request's entry into the scheduler's queue until it is first scheduled.
+    QueueTime,
+    /// From there to its first token.
+    PrefillTime,
+    /// From a request's arrival at the server to its end.
+    E2e,
+    /// Between tokens, as the server writes them.
+    Itl,
+}
+
+impl HistogramRole {
+    /// In the order in which a request meets them.
+    pub const ALL: [Self; 5] = [Self::Ttft, Self::QueueTime, Self::PrefillTime, Self::Itl, Self::E2e];
+}
+
+/// One latency histogram of one scrape, in seconds, since its server started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerHistogram {
+    pub name: String,
+    /// Without the bounds of its buckets.
+    pub labels: BTreeMap<String, String>,
+    pub role: HistogramRole,
+    /// The rank or node that it speaks of; absent for histograms of the whole server.
+    pub place: Option<Place>,
+    /// What its node does, where prefill and decode are apart and the histogram itself tells.
+    pub node: Option<NodeRole>,
+    /// Upper bounds, ascending, the last one infinite, with the samples at or below each. None where it is there and cannot
+    /// be read.
+    pub cumulative: Option<Vec<(f64, u64)>>,
+    /// Of all samples, where it is told.
+    pub sum: Option<f64>,
+}
+
 /// The load of one place at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlaceLoad {

@@ -35,6 +35,8 @@ pub(super) fn arm(name: &str, hit_rate: f64, ttft: f64) -> Arm {
         attribution: report.affinity.attribution.clone(),
         stickiness: None,
         load_max_over_mean: Some(1.01),
+        server_ttft_ms: Some(ttft - 4.2),
+        server_queue_ms: Some(7.25),
         with_failures: BTreeMap::new(),
         ranks: vec![PlaceRow { ttft_ms: Some(summary(512, ttft)), ..report.ranks[0].clone() }],
         unfinished_rounds: vec![],
@@ -205,6 +207,8 @@ fn a_comparison_on_the_terminal() {
     │ Turns per place, max/mean                  1.01             1.01                       │
     │ Ideal reuse, endless cache (%)             93.9             93.9                       │
     │ Expected reuse, round robin (%)            73.1             73.1                       │
+    │ Server's mean TTFT (ms)                   428.8            177.8                       │
+    │ Server's mean queue time (ms)              7.25             7.25                       │
     │ Prompt tokens planned                17,293,056       17,293,056                       │
     │ Prompt tokens served                 17,293,056       17,293,056                       │
     │ Successful requests              4,096 of 4,096   4,096 of 4,096                       │
@@ -299,6 +303,8 @@ fn a_comparison_as_markdown() {
     | Turns per place, max/mean | 1.01 | 1.01 |  |  |
     | Ideal reuse, endless cache (%) | 93.9 | 93.9 |  |  |
     | Expected reuse, round robin (%) | 73.1 | 73.1 |  |  |
+    | Server's mean TTFT (ms) | 428.8 | 177.8 |  |  |
+    | Server's mean queue time (ms) | 7.25 | 7.25 |  |  |
     | Prompt tokens planned | 17,293,056 | 17,293,056 |  |  |
     | Prompt tokens served | 17,293,056 | 17,293,056 |  |  |
     | Successful requests | 4,096 of 4,096 | 4,096 of 4,096 |  |  |

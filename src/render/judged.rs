@@ -80,7 +80,7 @@ type Context = (&'static str, bool, fn(&Arm) -> String);
 fn context(baseline: &Arm, arm: &Arm) -> Vec<Context> {
     let either = |get: fn(&Arm) -> Option<f64>| get(baseline).or(get(arm)).is_some();
     let capacity_differs = baseline.kv_tokens_total != arm.kv_tokens_total;
-    let all: [(bool, Context); 9] = [
+    let all: [(bool, Context); 11] = [
         (
             baseline.kv_tokens_total.or(arm.kv_tokens_total).is_some(),
             ("KV cache in all (tokens)", capacity_differs, |arm| or_dash(arm.kv_tokens_total, whole)),
@@ -97,6 +97,14 @@ fn context(baseline: &Arm, arm: &Arm) -> Vec<Context> {
         (
             either(|arm| arm.round_robin_reuse),
             ("Expected reuse, round robin (%)", true, |arm| or_dash(arm.round_robin_reuse, percent)),
+        ),
+        (
+            either(|arm| arm.server_ttft_ms),
+            ("Server's mean TTFT (ms)", false, |arm| or_dash(arm.server_ttft_ms, figure)),
+        ),
+        (
+            either(|arm| arm.server_queue_ms),
+            ("Server's mean queue time (ms)", false, |arm| or_dash(arm.server_queue_ms, figure)),
         ),
         (either(|arm| arm.stickiness), ("Stickiness (%)", false, |arm| or_dash(arm.stickiness, percent))),
         (true, ("Prompt tokens planned", false, |arm| or_dash(arm.planned_prompt_tokens, whole))),

@@ -5,6 +5,7 @@
 
 mod audit;
 mod claim;
+mod clock;
 mod comparison;
 mod csv;
 mod hlog;

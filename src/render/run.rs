@@ -4,7 +4,7 @@ use super::audit;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
-use super::{setting, windows};
+use super::{clock, setting, windows};
 use crate::report::{
     Fact, KeySeen, Latency, Metric, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
 };
@@ -15,6 +15,7 @@ pub fn run(report: &RunReport) -> Page {
     let mut sections =
         vec![Section::Lead(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
     sections.extend(audit::ttft(report));
+    sections.extend(clock::section(report));
     if !report.ranks.is_empty() {
         sections.push(Section::Details { summary: "Per rank".into(), tables: vec![places::grid(&report.ranks)] });
     }

@@ -1,6 +1,6 @@
 //! What is known only at the end of a run, beside its turns.
 
-use super::server::{CounterDelta, Cut, FlushFacts, KeySeen, ServerFacts, Unread};
+use super::server::{CounterDelta, Cut, FlushFacts, HistogramDelta, KeySeen, ServerFacts, Unread};
 use super::shape::{Client, InFlight, ObservedOracle, State};
 use super::tally::latency::millis;
 use crate::record::{EndedBy, PlaceLoad};
@@ -24,6 +24,7 @@ pub struct Closing {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerSide {
     pub counters: Vec<CounterDelta>,
+    pub histograms: Vec<HistogramDelta>,
     pub unread: Vec<Unread>,
     pub cut: Vec<Cut>,
     pub series: Vec<PlaceLoad>,
@@ -60,8 +61,8 @@ impl Closing {
 impl ServerSide {
     /// The server with what it has said since the probe.
     pub(super) fn beside(self, probed: ServerFacts) -> ServerFacts {
-        let Self { counters, unread, cut, series, flush, restarted, key_seen } = self;
-        ServerFacts { counters, unread, cut, series, flush, restarted, key_seen, ..probed }
+        let Self { counters, histograms, unread, cut, series, flush, restarted, key_seen } = self;
+        ServerFacts { counters, histograms, unread, cut, series, flush, restarted, key_seen, ..probed }
     }
 }
 

@@ -42,8 +42,8 @@ pub use placement::{GroupPlaces, Placement};
 pub use redact::{HIDDEN, PublicSweep, hide_fields, public_experiment, public_sweep};
 pub use sample::TurnSample;
 pub use server::{
-    CounterDelta, Cut, Fact, FlushBy, FlushFacts, FlushProof, KeySeen, Level, LoadRow, ServerFacts, Unread, Untold,
-    When, loads,
+    Between, CounterDelta, Cut, Fact, FlushBy, FlushFacts, FlushProof, HistogramDelta, KeySeen, Level, LoadRow,
+    ServerClock, ServerFacts, TimeBucket, Unread, Untold, When, loads,
 };
 pub use shape::{
     Client, Drain, HitRate, Host, InFlight, Manifest, Metrics, ObservedOracle, Oracle, PlaceRow, RoundRobinOracle,
@@ -59,7 +59,7 @@ pub use crate::profile::{
     Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, Slo, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
     what_may_differ,
 };
-pub use crate::record::{CounterRole, EndedBy, Place, PlaceLoad, PlaceSource};
+pub use crate::record::{CounterRole, EndedBy, HistogramRole, Place, PlaceLoad, PlaceSource};
 pub use crate::stats::{Distribution, Summary};
 
 use crate::stats::rounded;

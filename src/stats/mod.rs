@@ -4,6 +4,7 @@
 //! exactly beside it, as integers, so that merging gives the same figure in any order and any grouping.
 
 mod bootstrap;
+mod buckets;
 mod distribution;
 mod failures;
 mod interval_log;
@@ -11,6 +12,7 @@ mod mean;
 mod paired;
 
 pub use bootstrap::{Clusters, RESAMPLES, cluster_interval};
+pub use buckets::{Bucket, Buckets};
 pub use distribution::{DecodeError, Distribution, Quantile, Summary};
 pub use failures::quantile_with_failures;
 pub use interval_log::{Interval, interval_log};

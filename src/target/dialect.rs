@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use super::latencies;
 use crate::record::{CounterRole, Place, ServerCounter};
 use crate::units::{NodeRole, Rank};
-use crate::wire::{Exposition, Sample};
+use crate::wire::{Exposition, Sample, bucket_of};
 
 /// Which server writes such an exposition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +35,7 @@ struct Known {
 
 /// Which label names the place, and what kind of place it is.
 #[derive(Clone, Copy)]
-enum PlaceLabel {
+pub(super) enum PlaceLabel {
     None,
     Rank(&'static str),
     Node(&'static str),
@@ -60,8 +61,8 @@ const fn only(
     Known { name, role, only: Some(label), place }
 }
 
-const DP_RANK: PlaceLabel = PlaceLabel::Rank("dp_rank");
-const ENGINE: PlaceLabel = PlaceLabel::Rank("engine");
+pub(super) const DP_RANK: PlaceLabel = PlaceLabel::Rank("dp_rank");
+pub(super) const ENGINE: PlaceLabel = PlaceLabel::Rank("engine");
 const WORKER: PlaceLabel = PlaceLabel::Node("worker");
 const WORKER_ID: PlaceLabel = PlaceLabel::HexNode("worker_id");
 
@@ -145,14 +146,17 @@ const TABLES: [(Dialect, &[&str], &[Known]); 7] = [
 /// When the process of a server started, whatever it is.
 pub(super) const PROCESS_START: &str = "process_start_time_seconds";
 
-/// Whether a sample of this name may tell anything: all that is looked for bears its server's prefix, and nothing is looked
-/// for in the buckets of histograms.
+/// Whether a sample of this name may tell anything: all that is looked for bears its server's prefix, and of the buckets of
+/// histograms only those of known latencies are looked at.
 pub(super) fn may_tell(name: &str) -> bool {
     let is_ours = || TABLES.iter().any(|(_, prefixes, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
-    name == PROCESS_START || (!name.ends_with("_bucket") && is_ours())
+    match bucket_of(name) {
+        Some(family) => latencies::is_known(family),
+        None => name == PROCESS_START || is_ours(),
+    }
 }
 
-/// Whether a table holds this name.
+/// Whether a table of counters holds this name.
 pub(super) fn is_known(name: &str) -> bool {
     let name = bare(name);
     TABLES.iter().any(|(_, _, table)| table.iter().any(|known| known.name == name))
@@ -203,7 +207,7 @@ fn counter(sample: &Sample) -> Option<ServerCounter> {
 
 /// SGLang labels all that a node counts with what it does (`unified` where that is both), Dynamo its prefill workers, and
 /// vllm-router has a counter for either side. Dynamo's other workers are `backend`, with prefill workers beside them or not.
-fn node(name: &str, labels: &BTreeMap<String, String>) -> Option<NodeRole> {
+pub(super) fn node(name: &str, labels: &BTreeMap<String, String>) -> Option<NodeRole> {
     let by_label = || labels.get("engine_type").or_else(|| labels.get("dynamo_component"));
     match name {
         "vllm_router_pd_prefill_requests" => Some(NodeRole::Prefill),
@@ -225,7 +229,7 @@ impl Known {
 }
 
 impl PlaceLabel {
-    fn of(self, labels: &BTreeMap<String, String>) -> Option<Place> {
+    pub(super) fn of(self, labels: &BTreeMap<String, String>) -> Option<Place> {
         match self {
             Self::None => None,
             Self::Rank(label) => labels.get(label)?.parse().ok().map(|rank| Place::Rank(Rank(rank))),

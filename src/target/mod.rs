@@ -8,6 +8,7 @@ mod guard;
 mod identify;
 mod key;
 mod keys;
+mod latencies;
 mod launch;
 mod loads;
 mod node;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::reply::{ReplyError, bytes};
-use super::{Dialect, dialect, join, loads};
-use crate::record::ServerCounter;
-use crate::wire::Exposition;
+use super::{Dialect, dialect, join, latencies, loads};
+use crate::record::{ServerCounter, ServerHistogram};
+use crate::wire::{Exposition, Histograms};
 
 /// The first question may take this long; all of them lie outside the measured time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// So may the next ones, after one that was not answered in time.
 const IMPATIENCE: Duration = Duration::from_millis(500);
 
-/// Largest page that is kept as it came; of a larger one, lines of other names than a dialect table knows are kept up to
-/// here. A fleet of hundreds of ranks has some 5 MB, most of it buckets of histograms.
+/// Largest page that is kept as it came; of a larger one, lines of other names than those of known counters are kept up
+/// to here. A fleet of hundreds of ranks has some 5 MB, most of it buckets of histograms.
 const MOST_RAW: usize = 4 << 20;
 
 /// Most series of counters that are kept apart. Those of 4,096 ranks are fewer.
@@ -34,6 +34,8 @@ pub struct Scrape {
     pub exposition: Exposition,
     /// Those that a dialect table knows, and what SGLang tells in `/v1/loads`.
     pub counters: Vec<ServerCounter>,
+    /// Latencies that a table knows.
+    pub histograms: Vec<ServerHistogram>,
     /// How many series of counters there were, if they were too many to be kept [apart](summed).
     pub summed: Option<usize>,
     /// Unix seconds at which the server's process started, where it tells.
@@ -122,14 +124,19 @@ pub(super) fn metrics_url(base: &str) -> String {
 }
 
 fn read(page: String) -> Scrape {
-    let exposition = Exposition::parse_those(&page, dialect::may_tell);
+    let (mut samples, mut histograms) = (vec![], Histograms::default());
+    let unreadable = Exposition::each(&page, dialect::may_tell, |sample| {
+        samples.extend(histograms.take(sample, latencies::is_known));
+    });
+    let exposition = Exposition { samples, unreadable };
+    let histograms = latencies::histograms(histograms.finish());
     let started = exposition.samples.iter().find(|sample| sample.name == dialect::PROCESS_START);
     let started = started.map(|sample| sample.value).filter(|seconds| seconds.is_finite());
     let counters = dialect::counters(&exposition);
     let all = Some(counters.len()).filter(|count| *count > MOST_COUNTERS);
     let counters = if all.is_some() { summed(counters) } else { counters };
     let (raw, left_out) = kept(page, MOST_RAW);
-    Scrape { raw, left_out, exposition, counters, summed: all, started }
+    Scrape { raw, left_out, exposition, counters, histograms, summed: all, started }
 }
 
 /// Counters with the series of the same name, role, place and kind of node added up, in place of their labels.

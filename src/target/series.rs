@@ -261,6 +261,14 @@ mod tests {
         assert_eq!(read("metrics/llamacpp.metrics.txt")[0].place, Place::Node("server".into()));
     }
 
+    /// B109
+    #[test]
+    fn a_gauge_that_is_not_a_number_is_absent_and_not_0() {
+        let text = "vllm:num_requests_running{engine=\"0\"} NaN\nvllm:num_requests_waiting{engine=\"0\"} 2\n# EOF";
+        let loads = from_gauges(&Exposition::parse(text), Micros(5));
+        assert_eq!(loads, [PlaceLoad { waiting: Some(2), ..PlaceLoad::unknown(Micros(5), Place::Rank(Rank(0))) }]);
+    }
+
     /// Answers `/v1/loads`, but holds the first question for ever; cancels `stop` once it has answered.
     async fn slow_at_first(stop: CancellationToken) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

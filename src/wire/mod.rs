@@ -2,12 +2,14 @@
 
 mod fields;
 pub mod frame;
+mod histogram;
 mod json;
 mod place;
 mod prometheus;
 mod sse;
 mod template;
 
+pub use histogram::{Histogram, Histograms, bucket_of};
 pub use place::{Spans, Worker, Workers};
 pub use prometheus::{Exposition, Sample};
 pub use sse::{Excess, SseDecoder};

@@ -30,15 +30,23 @@ impl Exposition {
     /// Reads the samples whose name is wanted; the others cost no memory, and their lines are no fault.
     #[must_use]
     pub fn parse_those(text: &str, is_wanted: impl Fn(&str) -> bool) -> Self {
-        let mut exposition = Self::default();
+        let mut samples = vec![];
+        let unreadable = Self::each(text, is_wanted, |sample| samples.push(sample));
+        Self { samples, unreadable }
+    }
+
+    /// Hands over every sample whose name is wanted, and returns how many lines could not be read: for pages of which most
+    /// is not kept as it is.
+    pub fn each(text: &str, is_wanted: impl Fn(&str) -> bool, mut take: impl FnMut(Sample)) -> usize {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut unreadable = 0;
         for line in lines.filter(|line| Self::name(line).is_none_or(&is_wanted)) {
             match sample(line) {
-                Some(sample) => exposition.samples.push(sample),
-                None => exposition.unreadable += 1,
+                Some(sample) => take(sample),
+                None => unreadable += 1,
             }
         }
-        exposition
+        unreadable
     }
 
     /// The name of the sample on this line; none of a comment and of what is no sample.
@@ -98,7 +106,8 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-fn number(text: &str) -> Option<f64> {
+/// A value as exporters write it.
+pub(super) fn number(text: &str) -> Option<f64> {
     match text {
         "+Inf" | "Inf" => Some(f64::INFINITY),
         "-Inf" => Some(f64::NEG_INFINITY),

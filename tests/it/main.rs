@@ -31,6 +31,8 @@ mod layers;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod own_clock;
+#[cfg(test)]
 mod pin;
 #[cfg(test)]
 mod play;

@@ -1,4 +1,4 @@
-//! Cases of a server's counters (B105, B106, B108): read before and after a run, whatever the server makes of the question.
+//! Cases of a server's counters (B105, B106, B108; its histograms: `own_clock`): read before and after a run, whatever the server makes of the question.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::traps_program::{Ran, abc, server_with};
 
 /// A run against a server whose counters may differ with the last turn that it was asked for. The probe is turn 0: before the
 /// run and after it they are read as often as the program likes.
-fn run_with(counters: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Ran {
+pub(crate) fn run_with(counters: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Ran {
     Ran::new(&counting(counters), &[])
 }
 

@@ -18,7 +18,7 @@ use crate::cli::exit::{Exit, ExitWith as _};
 use crate::cli::facts::Estimate;
 use crate::cli::site::Site;
 use crate::cli::site::cold_start::ColdStart;
-use crate::cli::site::outside::{Outside, cut, deltas, raw_metrics, restarted};
+use crate::cli::site::outside::{Outside, cut, deltas, histograms, raw_metrics, restarted};
 use crate::cli::site::pin::{Placer, Seat};
 use crate::client::{Client, Dials};
 use crate::clock::Clock;
@@ -108,6 +108,7 @@ impl Block<'_> {
         dir.write_raw_metrics(&raw_metrics(&before, &after))?;
         let server = ServerSide {
             counters: deltas(&before, &after, &roles),
+            histograms: histograms(&before, &after, &roles),
             unread: self.outside().unread(&before, &after),
             cut: cut(&before, &after),
             series,

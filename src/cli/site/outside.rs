@@ -11,7 +11,7 @@ use super::Site;
 use crate::clock::Clock;
 use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
-use crate::report::{CounterDelta, Cut, Unread, When};
+use crate::report::{CounterDelta, Cut, HistogramDelta, Unread, When};
 use crate::target::{self, Kind, Scrape, TargetError};
 use crate::units::{NodeRole, public_address};
 use crate::wire::Exposition;
@@ -25,10 +25,13 @@ pub(crate) struct Scrapes {
 }
 
 impl Scrapes {
-    /// Whether every counter is what it was.
+    /// Whether every counter and histogram is what it was.
     fn stand_as(&self, earlier: &Self) -> bool {
         let is_same = |(name, scrape): (&String, &Scrape)| {
-            earlier.read.get(name).is_some_and(|earlier| earlier.counters == scrape.counters)
+            earlier
+                .read
+                .get(name)
+                .is_some_and(|earlier| earlier.counters == scrape.counters && earlier.histograms == scrape.histograms)
         };
         self.read.len() == earlier.read.len() && self.read.iter().all(is_same)
     }
@@ -233,6 +236,20 @@ pub(crate) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String,
     let with_role = |delta: CounterDelta| {
         let node = roles.get(&delta.source).copied().or(delta.node);
         CounterDelta { node, ..delta }
+    };
+    sources(before, after).into_iter().flat_map(between).map(with_role).collect()
+}
+
+/// The growth of every latency histogram, likewise.
+pub(crate) fn histograms(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String, NodeRole>) -> Vec<HistogramDelta> {
+    let between = |source: &String| {
+        let [before, after] =
+            [before, after].map(|scrapes| scrapes.read.get(source).map(|scrape| scrape.histograms.as_slice()));
+        HistogramDelta::between(source, before, after)
+    };
+    let with_role = |delta: HistogramDelta| {
+        let node = roles.get(&delta.source).copied().or(delta.node);
+        HistogramDelta { node, ..delta }
     };
     sources(before, after).into_iter().flat_map(between).map(with_role).collect()
 }

@@ -99,37 +99,8 @@ impl ServerFacts {
         said.filter_map(|counter| Some((counter.node?, counter.source.as_str()))).collect()
     }
 
-    fn targets(&self) -> impl Iterator<Item = &str> {
-        self.address.iter().chain(&self.other_addresses).map(String::as_str)
-    }
-
-    /// The counters that are to be believed of those that are meant.
     fn speaking(&self, is_meant: impl Fn(&CounterDelta) -> bool) -> Vec<&CounterDelta> {
-        let targets: Vec<&str> = self.targets().collect();
-        let meant = self.counters.iter().filter(|counter| is_meant(counter));
-        let (own, further): (Vec<_>, Vec<_>) = meant.partition(|counter| targets.contains(&counter.source.as_str()));
-        let is_silent = |address: &&str| !own.iter().any(|counter| counter.source == **address);
-        if !own.is_empty() && targets.iter().any(is_silent) {
-            // A part of several addresses is no sum of all.
-            return vec![];
-        }
-        if own.is_empty() || self.passes_a_workers_page_on(&own, &further) { further } else { own }
-    }
-
-    /// vllm-router answers `/metrics` with the page of a worker that its policy names, each time anew. Where the kind is not
-    /// known: pages that further addresses show as well, before and after, are those of workers.
-    fn passes_a_workers_page_on(&self, own: &[&CounterDelta], further: &[&CounterDelta]) -> bool {
-        let is_shown_by = |source: &str, value: fn(&CounterDelta) -> Option<f64>| {
-            own.iter().all(|mine| {
-                let same = |of: &&&CounterDelta| {
-                    (&of.name, of.role, &of.place, &of.labels) == (&mine.name, mine.role, &mine.place, &mine.labels)
-                };
-                let theirs = further.iter().filter(|of| of.source == source).find(same);
-                theirs.is_some_and(|of| value(of) == value(mine))
-            })
-        };
-        let is_shown = |value| further.iter().any(|of| is_shown_by(&of.source, value));
-        self.kind.as_deref() == Some("vllm-router") || (is_shown(|of| of.before) && is_shown(|of| of.after))
+        self.believed(&self.counters, is_meant)
     }
 }
 

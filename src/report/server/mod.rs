@@ -1,6 +1,8 @@
 //! The part of `run.json` that speaks of the server: what it told of itself, and how its counters and gauges moved.
 
+mod believed;
 mod counters;
+mod histograms;
 mod load;
 mod told;
 
@@ -12,6 +14,7 @@ use super::tally::cold::ColdEvidence;
 use crate::record::{CounterRole, Place, PlaceLoad};
 use crate::units::NodeRole;
 
+pub use histograms::{Between, HistogramDelta, ServerClock, TimeBucket};
 pub use load::{Level, LoadRow, loads};
 pub use told::{Fact, FlushBy, FlushFacts, FlushProof, Untold};
 
@@ -50,6 +53,9 @@ pub struct ServerFacts {
     pub info: Option<serde_json::Value>,
     pub key_seen: KeySeen,
     pub counters: Vec<CounterDelta>,
+    /// Its own latency histograms.
+    #[serde(default)]
+    pub histograms: Vec<HistogramDelta>,
     /// Addresses whose counters could not be read before the run, after it, or both.
     #[serde(default)]
     pub unread: Vec<Unread>,
