@@ -38,10 +38,15 @@ fn beside(role: HistogramRole) -> (&'static str, Option<Latency>) {
 /// The bounds of a bucket: where in between a quantile lies nobody knows.
 fn between(Between { from, to }: Between) -> String {
     match to {
-        Some(to) if from == 0.0 => format!("≤ {}", figure(to)),
-        Some(to) => format!("{} – {}", figure(from), figure(to)),
-        None => format!("> {}", figure(from)),
+        Some(to) if from == 0.0 => format!("≤ {}", bound(to)),
+        Some(to) => format!("{} – {}", bound(from), bound(to)),
+        None => format!("> {}", bound(from)),
     }
+}
+
+/// As round as its server has it.
+fn bound(ms: f64) -> String {
+    if ms < 1_000.0 { ms.to_string() } else { figure(ms) }
 }
 
 #[cfg(test)]
@@ -78,14 +83,14 @@ mod tests {
         let table = text[start..].split_inclusive('┘').next().unwrap();
         insta::assert_snapshot!(table, @r"
         Server's own clock
-        ┌──────────────────────────────────────────────────────────────────────────────────────────────────┐
-        │ time (ms)                    server's mean  its median in     its p99 in  samples  client's mean │
-        ╞══════════════════════════════════════════════════════════════════════════════════════════════════╡
-        │ TTFT                                 181.3  100.0 – 200.0  100.0 – 200.0    2,047          182.4 │
-        │ Queue time                            7.08         ≤ 1.00         > 1.00    2,047              – │
-        │ Prefill time, prefill nodes          50.00        ≤ 100.0        ≤ 100.0        2              – │
-        │ E2E Latency                          928.2        ≤ 1,000        > 1,000    2,047          960.1 │
-        └──────────────────────────────────────────────────────────────────────────────────────────────────┘
+        ┌───────────────────────────────────────────────────────────────────────────────────────────────┐
+        │ time (ms)                    server's mean  its median in  its p99 in  samples  client's mean │
+        ╞═══════════════════════════════════════════════════════════════════════════════════════════════╡
+        │ TTFT                                 181.3      100 – 200   100 – 200    2,047          182.4 │
+        │ Queue time                            7.08            ≤ 1         > 1    2,047              – │
+        │ Prefill time, prefill nodes          50.00          ≤ 100       ≤ 100        2              – │
+        │ E2E Latency                          928.2        ≤ 1,000     > 1,000    2,047          960.1 │
+        └───────────────────────────────────────────────────────────────────────────────────────────────┘
         ");
         let markdown = markdown(&run(&report));
         assert!(markdown.contains("<details><summary>Server's own clock</summary>"), "{markdown}");

@@ -19,24 +19,24 @@ type Row = (HistogramRole, Option<&'static str>, u32, f64);
 #[rustfmt::skip]
 const PAGES: [(&str, &[Row]); 6] = [
     ("sglang.dp2.metrics.txt", &[
-        (E2e, None, 5, 38.3690), (E2e, None, 12, 1_039.0551), (Itl, None, 1_214, 9.8975),
-        (QueueTime, Some("rank 0"), 13, 2.7532), (QueueTime, Some("rank 1"), 5, 2.0680),
-        (Ttft, None, 5, 22.6366), (Ttft, None, 12, 33.9874),
+        (E2e, None, 5, 38.369), (E2e, None, 12, 1_039.055), (Itl, None, 1_214, 9.898),
+        (QueueTime, Some("rank 0"), 13, 2.753), (QueueTime, Some("rank 1"), 5, 2.068),
+        (Ttft, None, 5, 22.637), (Ttft, None, 12, 33.987),
     ]),
     ("vllm.metrics.txt", &[
-        (E2e, Some("rank 0"), 27, 1_113.6060), (Itl, Some("rank 0"), 1_694, 2.7283),
-        (PrefillTime, Some("rank 0"), 27, 930.5917), (QueueTime, Some("rank 0"), 27, 0.0245),
-        (Ttft, Some("rank 0"), 28, 912.5029),
+        (E2e, Some("rank 0"), 27, 1_113.606), (Itl, Some("rank 0"), 1_694, 2.728),
+        (PrefillTime, Some("rank 0"), 27, 930.592), (QueueTime, Some("rank 0"), 27, 0.025),
+        (Ttft, Some("rank 0"), 28, 912.503),
     ]),
     ("vllm.dp2.metrics.txt", &[
-        (E2e, Some("rank 0"), 9, 35.3427), (E2e, Some("rank 1"), 9, 29.3766),
-        (Itl, Some("rank 0"), 27, 5.2868), (Itl, Some("rank 1"), 27, 5.7351),
-        (PrefillTime, Some("rank 0"), 9, 14.8148), (PrefillTime, Some("rank 1"), 9, 8.9836),
-        (QueueTime, Some("rank 0"), 9, 0.1598), (QueueTime, Some("rank 1"), 9, 0.0739),
-        (Ttft, Some("rank 0"), 9, 20.4493), (Ttft, Some("rank 1"), 9, 12.6972),
+        (E2e, Some("rank 0"), 9, 35.343), (E2e, Some("rank 1"), 9, 29.377),
+        (Itl, Some("rank 0"), 27, 5.287), (Itl, Some("rank 1"), 27, 5.735),
+        (PrefillTime, Some("rank 0"), 9, 14.815), (PrefillTime, Some("rank 1"), 9, 8.984),
+        (QueueTime, Some("rank 0"), 9, 0.160), (QueueTime, Some("rank 1"), 9, 0.074),
+        (Ttft, Some("rank 0"), 9, 20.449), (Ttft, Some("rank 1"), 9, 12.697),
     ]),
-    ("dynamo.metrics.txt", &[(Itl, None, 78, 5.2337), (E2e, None, 18, 137.8619), (E2e, None, 1, 0.0913), (Ttft, None, 16, 32.6572)]),
-    ("dynamo.pd.decode_worker.metrics.txt", &[(E2e, None, 3, 156.2130), (Itl, None, 3, 5.7684), (Ttft, None, 3, 150.4403)]),
+    ("dynamo.metrics.txt", &[(Itl, None, 78, 5.234), (E2e, None, 18, 137.862), (E2e, None, 1, 0.091), (Ttft, None, 16, 32.657)]),
+    ("dynamo.pd.decode_worker.metrics.txt", &[(E2e, None, 3, 156.213), (Itl, None, 3, 5.768), (Ttft, None, 3, 150.440)]),
     ("llamacpp.metrics.txt", &[]),
 ];
 
@@ -49,7 +49,7 @@ fn every_captured_histogram_has_the_count_and_mean_of_the_table() {
         assert_eq!(seen.len(), rows.len(), "{file}: {seen:?}");
         for ((role, place, count, mean), wanted) in seen.iter().zip(rows) {
             assert_eq!((*role, place.as_deref(), *count), (wanted.0, wanted.1, wanted.2), "{file}: {seen:?}");
-            assert!((mean - wanted.3).abs() < 1e-4, "{file}: {role:?} {mean}, not {}", wanted.3);
+            assert!((mean - wanted.3).abs() < 6e-4, "{file}: {role:?} {mean}, not {}", wanted.3);
         }
     }
 }
