@@ -167,3 +167,37 @@ fn pooled_row(rows: &[&PlaceRow]) -> Option<PlaceRow> {
         ttft_us: ttft.map(|merged| merged.encode()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::record::ServerHistogram;
+    use crate::report::tests::context;
+    use crate::report::{Accumulator, Closing, HistogramDelta};
+
+    /// A run whose server let `count` requests wait for `seconds` together; none tells nothing.
+    fn waited(told: Option<(u64, f64)>) -> RunReport {
+        let histogram = |(count, seconds)| ServerHistogram {
+            name: "queue".into(),
+            labels: BTreeMap::new(),
+            role: HistogramRole::QueueTime,
+            place: None,
+            node: None,
+            cumulative: Some(vec![(f64::INFINITY, count)]),
+            sum: Some(seconds),
+        };
+        let mut report = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Complete));
+        let seen: Vec<_> = told.into_iter().map(histogram).collect();
+        report.server.histograms = HistogramDelta::between("http://h", Some(&[]), Some(&seen));
+        report
+    }
+
+    #[test]
+    fn a_mean_by_the_servers_clock_is_that_of_all_requests_and_no_mean_of_means() {
+        let rounds = [Some((1, 0.001)), Some((3, 0.015)), None].map(waited);
+        let mean = |reports: &[RunReport]| by_own_clock(&reports.iter().collect::<Vec<_>>(), HistogramRole::QueueTime);
+        assert_eq!((mean(&rounds), mean(&rounds[2..])), (Some(4.0), None));
+    }
+}
