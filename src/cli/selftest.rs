@@ -289,6 +289,7 @@ fn settings(spec: &RunSpec, url: &str) -> Settings {
         headers: BTreeMap::new(),
         api_key: None,
         trust: Trust::default(),
+        connections: spec.load.connections,
         connect_timeout: spec.timeout.connect,
         first_byte_timeout: spec.timeout.first_byte,
         idle_timeout: spec.timeout.idle,

@@ -1,5 +1,6 @@
-//! The connections of a pool: how many were opened, how many of them in the place of lost ones, and which turns waited for
-//! one. reqwest does not say, so a layer around its connector counts, and tells the turn in whose task it runs.
+//! The connections of a pool: how many were opened and how long that took, how many of them in the place of lost ones, and
+//! which turns waited for one. reqwest does not say, so a layer around its connector counts, and tells the turn in whose task
+//! it runs.
 //!
 //! The layer also keeps connections that were opened ahead until a turn needs one. Nothing is sent on them before: a cheap
 //! request on each would load the server, and its reply would free the connection for the next, which then opens none.
@@ -8,6 +9,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::ops::Add;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +20,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::transport::IDLE;
+use crate::stats::Distribution;
+use crate::units::Micros;
 
 tokio::task_local! {
-    static DIALED: Cell<bool>;
+    static DIALED: Cell<Dialed>;
     /// There where a connection is opened to be kept.
     static AHEAD: ();
 }
@@ -35,23 +39,46 @@ pub(super) async fn ahead<F: Future>(request: F) -> F::Output {
 #[error("the connection is kept for a turn that comes")]
 pub(super) struct Ahead;
 
+/// Whether a connection was opened for a piece of work.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialed {
+    /// It went over one that was open.
+    #[default]
+    Not,
+    /// One was asked for, and has not come, or not before another turn let go of its own.
+    Asked,
+    /// One came, so long after it was asked for.
+    Took(Micros),
+}
+
+impl Dialed {
+    pub(super) fn took(self) -> Option<Micros> {
+        match self {
+            Self::Took(us) => Some(us),
+            Self::Not | Self::Asked => None,
+        }
+    }
+}
+
 /// Runs `work`: what it gives, and whether a connection was opened for it.
-///
-/// A turn that began to dial and then got a connection that another turn had let go counts as one that dialed.
-pub(super) async fn watched<F: Future>(work: F) -> (F::Output, bool) {
+pub(super) async fn watched<F: Future>(work: F) -> (F::Output, Dialed) {
     let work = async {
         let done = work.await;
         (done, DIALED.with(Cell::get))
     };
-    DIALED.scope(Cell::new(false), work).await
+    DIALED.scope(Cell::default(), work).await
 }
 
 /// Connections of one pool, or of several together.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Dials {
     pub opened: u64,
-    /// Opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
-    pub again: u64,
+    /// Opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time. None where
+    /// none is meant to be used again.
+    pub again: Option<u64>,
+    /// How long each of those that were opened took until a request could go over it, in µs: TCP, TLS where there is any, and
+    /// for the first to a host name its look-up.
+    pub connect: Distribution,
 }
 
 /// Counts the connections of a pool, and their uses. Clones share the counts.
@@ -63,6 +90,8 @@ struct Counts {
     opened: AtomicU64,
     in_use: AtomicU64,
     most_in_use: AtomicU64,
+    /// Locked once a connection, which takes a thousand times as long by itself.
+    connect: Mutex<Distribution>,
     kept: Mutex<VecDeque<Kept>>,
 }
 
@@ -90,11 +119,18 @@ impl Dialer {
 
     pub(super) fn dials(&self) -> Dials {
         let [opened, needed] = [&self.0.opened, &self.0.most_in_use].map(|count| count.load(Ordering::Relaxed));
-        Dials { opened, again: opened.saturating_sub(needed) }
+        let connect = self.0.connect.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Dials { opened, again: Some(opened.saturating_sub(needed)), connect }
     }
 }
 
 impl Counts {
+    /// A connection is there, so long after it was asked for.
+    fn opened(&self, took: Micros) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.connect.lock().unwrap_or_else(PoisonError::into_inner).record(took.0, 1);
+    }
+
     fn keep<C: Send + 'static>(&self, address: String, connection: C) {
         let kept = Kept { address, since: Instant::now(), connection: Box::new(connection) };
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push_back(kept);
@@ -121,9 +157,10 @@ impl Drop for Use {
 
 impl std::iter::Sum for Dials {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, Self { opened, again }| Self {
-            opened: sum.opened + opened,
-            again: sum.again + again,
+        all.fold(Self::default(), |mut sum, Self { opened, again, connect }| {
+            sum.connect.merge(&connect);
+            let again = [sum.again, again].into_iter().flatten().reduce(Add::add);
+            Self { opened: sum.opened + opened, again, ..sum }
         })
     }
 }
@@ -164,11 +201,15 @@ where
             return Box::pin(std::future::ready(Ok(connection)));
         }
         // Outside of a turn nobody asks.
-        let _ = DIALED.try_with(|dialed| dialed.set(true));
+        let dialed = |how| DIALED.try_with(|dialed| dialed.set(how));
+        let _ = dialed(Dialed::Asked);
         let (dialing, dialer) = (self.connector.call(address), self.dialer.clone());
         Box::pin(async move {
+            let asked = Instant::now();
             let connection = dialing.await?;
-            dialer.0.opened.fetch_add(1, Ordering::Relaxed);
+            let took = Micros::from(asked.elapsed());
+            dialer.0.opened(took);
+            let _ = dialed(Dialed::Took(took));
             match ahead {
                 Some(address) => {
                     dialer.0.keep(address, connection);

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
 use tokio::time::Instant as TokioInstant;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arrivals::Arrivals;
 use super::body::{Shape, encode};
-use super::dial::{self, Dials};
+use super::dial::{self, Dialed, Dials};
 use super::ending::{Ended, Ending, Rings};
 use super::inflate::Inflate;
 use super::machine::{End, Machine};
@@ -29,7 +30,7 @@ use crate::clock::Clock;
 use crate::lanes::{self, Lanes};
 use crate::record::{Failure, Oddity, Place, PlaceSource, TurnRecord};
 use crate::wire::SharedTemplate;
-use crate::workload::{Api, Prompt};
+use crate::workload::{Api, Connections, Prompt};
 
 /// How long the rest of a stream is read after `[DONE]`, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(5);
@@ -53,6 +54,7 @@ pub struct Settings {
     /// Sent as a bearer token; kept out of every file and message.
     pub api_key: Option<String>,
     pub trust: Trust,
+    pub connections: Connections,
     pub connect_timeout: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
@@ -119,6 +121,10 @@ impl Client {
         let pool = || {
             let builder = builder(settings.connect_timeout, &settings.url, &settings.trust)?;
             let dialer = dial::Dialer::default();
+            let builder = match settings.connections {
+                Connections::Kept => builder,
+                Connections::PerTurn => builder.pool_max_idle_per_host(0),
+            };
             let http = builder.no_gzip().connector_layer(dialer.clone()).build()?;
             Ok(Pool { http, dialer, template: SharedTemplate::default() })
         };
@@ -135,13 +141,18 @@ impl Client {
     /// The connections so far, with those that were opened ahead.
     #[must_use]
     pub fn dials(&self) -> Dials {
-        let Inner { pools, lost, .. } = &*self.0;
-        pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
+        let Inner { pools, lost, settings, .. } = &*self.0;
+        let all: Dials = pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum();
+        let again = all.again.filter(|_| settings.connections == Connections::Kept);
+        Dials { again, ..all }
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs. Nothing is
-    /// sent on them. What fails here fails again in a turn, which then says why.
+    /// sent on them. What fails here fails again in a turn, which then says why. None are where each turn is to open its own.
     pub async fn open_ahead(&self, url: &str, connections: usize) {
+        if self.0.settings.connections == Connections::PerTurn {
+            return;
+        }
         let lanes = self.0.lanes.count();
         let mut opening = JoinSet::new();
         for lane in 0..lanes {
@@ -242,9 +253,11 @@ impl Inner {
     /// instant in which it is used again: the request is then sent once more, on a connection of its own.
     async fn respond(&self, machine: &mut Machine, request: Box<Request>) -> reqwest::Result<reqwest::Response> {
         let (reply, dialed) = dial::watched(self.post(&self.pool().http, &request)).await;
-        machine.record().reused_connection = Some(!dialed);
+        let is_reused = dialed == Dialed::Not;
+        machine.record().reused_connection = Some(is_reused);
+        machine.record().connect_us = dialed.took();
         match reply {
-            Err(why) if !dialed && network::is_lost(&why) => {
+            Err(why) if is_reused && network::is_lost(&why) => {
                 machine.record().resends += 1;
                 self.post(self.fresh(), &request.again(self.settings.shape.request.api)).await
             }
@@ -328,10 +341,11 @@ impl Inner {
     }
 }
 
-/// Notes what the head says, and takes its headers: they are slices of the connection's read buffer, and kept they cost each
+/// Notes what the head says and which connection it came by, and takes its headers: they are slices of the connection's read buffer, and kept they cost each
 /// stream a second one of 8 KiB.
 fn take_head(response: &mut reqwest::Response, record: &mut TurnRecord) -> Result<Inflate, End> {
     let headers = std::mem::take(response.headers_mut());
+    record.local_port = response.extensions().get::<HttpInfo>().map(|connection| connection.local_addr().port());
     record.status = Some(response.status().as_u16());
     place::note_head(&headers, record);
     let inflate = Inflate::of(&headers).map_err(|why| End::Failed(Failure::Protocol, why.to_string()))?;

@@ -29,6 +29,6 @@ pub use resolve::{
 };
 pub use slo::Slo;
 pub use spec::{
-    Api, ChatLayout, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, PlaceField,
-    Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
+    Api, ChatLayout, Connections, Gaps, History, Isolate, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing,
+    PlaceField, Popularity, PromptAs, RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };

@@ -84,6 +84,7 @@ pub struct Request {
 pub struct Load {
     pub max_concurrency: Option<u32>,
     pub max_turns_in_flight: Option<u32>,
+    pub connections: Option<super::Connections>,
     pub rate: Option<f64>,
     pub burstiness: Option<f64>,
     pub duration: Option<String>,

@@ -174,6 +174,7 @@ fn load_spec(raw: &raw::Load) -> Checked<LoadSpec> {
             .max_turns_in_flight
             .map(|n| at_least_one("load.max_turns_in_flight", n))
             .transpose()?,
+        connections: raw.connections.unwrap_or_default(),
         ramp_up: span("load.ramp_up", raw.ramp_up.as_deref(), Duration::ZERO)?,
         duration: duration(raw.duration.as_deref())?,
         think: span("load.think", raw.think.as_deref(), Duration::ZERO)?,

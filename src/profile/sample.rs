@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{
-    Api, ChatLayout, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs, RequestSpec,
-    RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
+    Api, ChatLayout, Connections, History, KeyScope, KeySpec, Length, LoadSpec, Order, Pacing, Popularity, PromptAs,
+    RequestSpec, RunSpec, ServerSpec, SimSpec, TimeoutSpec, WorkloadSpec,
 };
 
 /// Groups × sessions × turns, and the tokens of system prompt, question and output.
@@ -43,6 +43,7 @@ pub(crate) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: count(32) },
+            connections: Connections::Kept,
             max_turns_in_flight: None,
             ramp_up: Duration::ZERO,
             duration: None,

@@ -170,6 +170,8 @@ pub enum PromptAs {
 pub struct LoadSpec {
     pub pacing: Pacing,
     pub max_turns_in_flight: Option<NonZeroU32>,
+    #[serde(default)]
+    pub connections: Connections,
     /// How long the load takes to reach its height. Closed: the slots open evenly over it. Open: the rate grows linearly.
     #[serde(default)]
     pub ramp_up: Duration,
@@ -185,7 +187,7 @@ pub struct LoadSpec {
 
 impl std::fmt::Display for LoadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pacing, max_turns_in_flight, ramp_up, duration, think, warmup_sessions: _ } = self;
+        let Self { pacing, max_turns_in_flight, connections, ramp_up, duration, think, warmup_sessions: _ } = self;
         match pacing {
             Pacing::Closed { sessions } => write!(f, "closed loop, {sessions} sessions in flight")?,
             Pacing::Open { per_second, gaps, sessions } => {
@@ -199,8 +201,22 @@ impl std::fmt::Display for LoadSpec {
             span.filter(|span| !span.is_zero())
                 .map_or(Ok(()), |span| write!(f, ", {what} {} s", span.as_secs_f64()))?;
         }
-        Ok(())
+        match connections {
+            Connections::Kept => Ok(()),
+            Connections::PerTurn => f.write_str(", a new connection for each turn"),
+        }
     }
+}
+
+/// Which connection a turn goes over.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Connections {
+    /// One that earlier turns have left open, as long as there is one that no other turn uses.
+    #[default]
+    Kept,
+    /// One of its own, which is closed after it: whatever places connections, as a balancer on layer 4 does, places each turn.
+    PerTurn,
 }
 
 /// Closed: a session starts when another ends. Open: sessions start by a schedule; a cap delays them but moves no due time.

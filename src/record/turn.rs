@@ -113,7 +113,14 @@ pub struct TurnRecord {
     pub server_times: Option<ServerTimes>,
     /// The id that the server gave the request.
     pub request_id: Option<String>,
+    /// Whether it went over a connection that was open before.
     pub reused_connection: Option<bool>,
+    /// How long its own connection took to open; absent where it went over one that was open. A part of sent − due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_us: Option<Micros>,
+    /// This host's port of the connection by which the reply came: turns that shared a connection have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_port: Option<u16>,
     pub resends: u32,
     /// What the reply did beside the protocol, each kind once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -159,6 +166,8 @@ impl TurnRecord {
             server_times: None,
             request_id: None,
             reused_connection: None,
+            connect_us: None,
+            local_port: None,
             resends: 0,
             oddities: Vec::new(),
             gaps: Vec::new(),

@@ -80,6 +80,10 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
     parts.extend(
         client.redials.filter(|redials| *redials > 0).map(|redials| format!("{} of them redials", whole(redials))),
     );
+    parts.extend(client.connect_ms.as_ref().map(|connect| {
+        let [p50, p99, max] = [connect.p50, connect.p99, connect.max].map(figure);
+        format!("connect time p50 {p50}, p99 {p99}, max {max} ms")
+    }));
     let mut lines = vec![format!("client: {}", parts.join(" · "))];
     lines.extend(client.rate.map(|rate| {
         let [planned, achieved] = [rate.planned, rate.achieved].map(|rate| or_dash(rate, figure));

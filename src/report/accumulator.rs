@@ -13,7 +13,7 @@ use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Tot
 use super::tally::Tally;
 use super::tally::cold;
 use super::tally::latency::{Latency, millis};
-use crate::profile::{LoadSpec, Pacing};
+use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{EndedBy, Marks, TurnRecord};
 use crate::stats::{Quantile, rounded};
 
@@ -57,7 +57,8 @@ impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
         let placed = Placed::new(&context.manifest.spec, context.server.page_tokens);
-        Self { tally: Tally::new(placed, context.manifest.spec.slo), context }
+        let RunSpec { slo, load, .. } = &context.manifest.spec;
+        Self { tally: Tally::new(placed, *slo, load.connections), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before

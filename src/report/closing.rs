@@ -40,8 +40,10 @@ pub struct ClientSide {
     pub in_flight_max: Option<u64>,
     /// Opened for the turns, before the first or later.
     pub connections: Option<u64>,
-    /// Of these, beyond the most that were in use at once.
+    /// Of these, beyond the most that were in use at once; none where each turn is to open its own.
     pub redials: Option<u64>,
+    /// How long each connection took to open, in µs.
+    pub connect: Distribution,
     /// How late this program's own runtime was, asked every 10 ms.
     pub runtime_lag: Distribution,
     pub cpu_cores: Option<f64>,
@@ -69,9 +71,9 @@ impl ServerSide {
 impl ClientSide {
     /// The client with what its turns do not tell.
     pub(super) fn beside(self, told: Client) -> Client {
-        let Self { in_flight_max, connections, redials, runtime_lag, cpu_cores, busiest_lane } = self;
+        let Self { in_flight_max, connections, redials, connect, runtime_lag, cpu_cores, busiest_lane } = self;
         let in_flight = InFlight { max: in_flight_max, ..told.in_flight };
-        let runtime_lag_ms = millis(&runtime_lag);
-        Client { runtime_lag_ms, cpu_cores, busiest_lane, connections, redials, in_flight, ..told }
+        let (runtime_lag_ms, connect_ms) = (millis(&runtime_lag), millis(&connect));
+        Client { runtime_lag_ms, cpu_cores, busiest_lane, connections, redials, connect_ms, in_flight, ..told }
     }
 }

@@ -29,7 +29,8 @@ mod timeline;
 
 pub use accumulator::{Accumulator, Context, Live};
 pub use affinity::{
-    Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
+    Affinity, Attribution, Band, Cached, CachedBand, HotKey, KeptConnections, Side, Sides, Spilled, SpilledAt,
+    SplitSession,
 };
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use bench_serving::{Arrays, BenchServing};

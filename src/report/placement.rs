@@ -16,6 +16,10 @@ pub struct Placement {
     pub groups: Vec<GroupPlaces>,
     /// Groups beyond those listed.
     pub more_groups: u64,
+    /// Turns off the place that served most turns of their group, of all groups; null when no turn has a known place, and in
+    /// reports of earlier versions.
+    #[serde(default)]
+    pub off_main_turns: Option<u64>,
 }
 
 /// One group.
@@ -56,7 +60,10 @@ impl PlacementTally {
             group: *group,
             turns: places.clone().map(|place| served.get(place).copied().unwrap_or(0)).collect(),
         };
+        let off_main =
+            |served: &BTreeMap<Place, u64>| served.values().sum::<u64>() - served.values().max().copied().unwrap_or(0);
         Placement {
+            off_main_turns: (!self.groups.is_empty()).then(|| self.groups.values().map(off_main).sum()),
             groups: self.groups.iter().take(LISTED).map(row).collect(),
             more_groups: self.groups.len().saturating_sub(LISTED).try_into().unwrap_or(u64::MAX),
         }
@@ -84,7 +91,7 @@ mod tests {
         tally.merge(other);
         let places = [Place::Rank(Rank(0)), Place::Rank(Rank(1))];
         let placement = tally.finish(places.iter());
-        assert_eq!((placement.groups.len(), placement.more_groups), (64, 6));
+        assert_eq!((placement.groups.len(), placement.more_groups, placement.off_main_turns), (64, 6, Some(1)));
         assert_eq!(placement.groups[3], GroupPlaces { group: 3, turns: vec![1, 2] });
     }
 }

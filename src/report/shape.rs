@@ -328,7 +328,11 @@ pub struct Client {
     /// Connections opened for the turns, ahead of the first or later.
     pub connections: Option<u64>,
     /// Of these, opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
+    /// Null where each turn was to open its own.
     pub redials: Option<u64>,
+    /// How long each of `connections` took to open: TCP, TLS where there is any, and for the first to a host name its look-up.
+    /// It lies before sent, so in no TTFT. Null where none was opened, and in reports of earlier versions.
+    pub connect_ms: Option<Summary>,
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
     pub littles_law_ratio: Option<f64>,

@@ -24,5 +24,5 @@ pub use router_key::{RouterKey, RouterRule};
 pub use summary::{PlanSummary, PlanWarning, RunTime, StepCost, WorkingSet};
 
 /// What later stages need of a profile's words, so that they need no other room for them.
-pub use crate::profile::{Api, ChatLayout, Length, Pacing, PlaceField, PromptAs, RequestSpec};
+pub use crate::profile::{Api, ChatLayout, Connections, Length, Pacing, PlaceField, PromptAs, RequestSpec};
 pub use crate::text::JOINT;

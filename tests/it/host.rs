@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -134,28 +134,59 @@ fn balancer(backends: Vec<String>) -> String {
     url
 }
 
-/// Row B80: kept connections pin to the backend that a balancer of connections gave them, and the share of each is shown.
-#[test]
-fn the_share_of_each_backend_behind_a_balancer_is_shown() {
-    let backends = ["a", "b"].map(|name| {
+/// Two backends whose replies say which one they are. They answer turns three at a time, once three are there, so that a
+/// client with three in flight has the same use for each of its connections.
+fn waves_of_three() -> [Scripted; 2] {
+    let (wave, turns) = (Arc::new(Barrier::new(3)), Arc::new(AtomicUsize::new(0)));
+    ["a", "b"].map(|name| {
+        let (wave, turns) = (Arc::clone(&wave), Arc::clone(&turns));
         chat(move || {
+            // The probe comes first, and alone.
+            if turns.fetch_add(1, Ordering::SeqCst) > 0 {
+                wave.wait();
+            }
             let body = chat_stream(&["x", "y", "z"], 12).replace("\"id\":\"x\"", &format!("\"model\":\"{name}\""));
             Answer::Whole(200, "text/event-stream", body)
         })
-    });
-    let addresses = backends.iter().map(|backend| backend.url.replace("http://", "")).collect();
-    let url = balancer(addresses);
-    let dir = tempfile::tempdir().unwrap();
-    let flags = ["--target", &url, "--out=out", "--place-field=model", "--gsp-prompts-per-group=40", "--model=m"];
-    let (_, stdout, stderr) = gspbench(&small(&[&flags[..], &["--max-concurrency=1"]].concat()), dir.path());
-    assert!(dir.path().join("out/run.json").exists(), "{stderr}");
-    let report = run_json(dir.path());
-    let rows = report["ranks"].as_array().unwrap().clone();
-    assert!(rows.iter().all(|row| stdout.contains(&format!("│ {}", row["place"]["node"].as_str().unwrap()))));
-    let turns: Vec<u64> = rows.iter().map(|row| row["turns"].as_u64().unwrap()).collect();
-    assert_eq!(turns, [40], "one kept connection, one backend");
-    // The backends have seen the turns that the report says, and the probe beside them.
-    assert_eq!(backends.iter().map(|backend| backend.turns().len()).sum::<usize>(), 41);
+    })
+}
+
+/// Row B80: kept connections pin to the backend that a balancer of connections gave them: the share of each is shown, its skew
+/// flagged, and a connection of its own for each turn is the way out.
+#[test]
+fn turns_behind_a_balancer_of_connections_are_shared_as_these_are_and_the_skew_is_flagged() {
+    let run = |more: &[&str]| {
+        let backends = waves_of_three();
+        let url = balancer(backends.iter().map(|backend| backend.url.replace("http://", "")).collect());
+        let dir = tempfile::tempdir().unwrap();
+        let flags = ["--target", &url, "--out=out", "--place-field=model", "--model=m", "--sample-interval=0"];
+        let load = ["--gsp-num-groups=3", "--gsp-prompts-per-group=100", "--max-concurrency=3"];
+        let (_, stdout, stderr) = gspbench(&small(&[&flags[..], &load, more].concat()), dir.path());
+        let report = run_json(dir.path());
+        assert_eq!(report["totals"]["complete"], 300, "{stderr}");
+        let rows = report["ranks"].as_array().unwrap();
+        let mut turns: Vec<u64> = rows.iter().map(|row| row["turns"].as_u64().unwrap()).collect();
+        turns.sort_unstable();
+        assert!(rows.iter().all(|row| stdout.contains(&format!("│ {}", row["place"]["node"].as_str().unwrap()))));
+        // The backends have seen the turns that the report says, and the probe beside them.
+        assert_eq!(backends.iter().map(|backend| backend.turns().len()).sum::<usize>(), 301);
+        let lines = std::fs::read_to_string(dir.path().join("out/requests.jsonl")).unwrap();
+        let warnings = report["validity"]["warnings"].as_array().unwrap();
+        let skew = warnings.iter().find(|warning| warning["kind"] == "skew").cloned();
+        (turns, skew, report["client"].clone(), lines)
+    };
+    let (turns, skew, client, _) = run(&[]);
+    assert_eq!((turns, &client["connections"], &client["redials"]), (vec![100, 200], &3.into(), &0.into()));
+    let skew = skew.expect("200 of 300 turns at one of two backends");
+    assert!(skew["seen"].as_str().unwrap().contains("served 200 of 300 turns (66.667 %), 1.33 times"), "{skew}");
+    assert!(skew["advice"].as_str().unwrap().contains("--connections per_turn"), "{skew}");
+    let (turns, skew, client, lines) = run(&["--connections=per_turn"]);
+    assert_eq!((turns, skew), (vec![150, 150], None));
+    assert_eq!((&client["connections"], &client["redials"]), (&300.into(), &Value::Null));
+    assert_eq!(client["connect_ms"]["count"], 300);
+    for part in ["\"reused_connection\":false", "\"connect_us\":"] {
+        assert_eq!(lines.matches(part).count(), 300, "{part}");
+    }
 }
 
 /// Row B113: memory of the client over HTTP, at its 2,000th and at its 8,000th turn.

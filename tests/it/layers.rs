@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lanes", &[]),
     ("wire", &[]),
     ("record", &[]),
-    ("client", &["wire", "record", "workload", "clock", "lanes"]),
+    ("client", &["wire", "record", "workload", "clock", "lanes", "stats"]),
     ("drive", &["workload", "record", "clock", "lanes"]),
     ("target", &["wire", "record", "clock"]),
     ("policy", &[]),

@@ -209,7 +209,7 @@ fn take(
     Some(Ok(()))
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
+pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<Seen> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
     let mut words = line.split_whitespace();

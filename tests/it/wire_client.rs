@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gspbench::client::{Asks, Client, Settings, Shape, Trust};
+use gspbench::client::{Asks, Client, Dials, Settings, Shape, Trust};
 use gspbench::clock::Clock;
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Context};
 use gspbench::record::{TurnId, TurnRecord};
 use gspbench::units::Micros;
-use gspbench::workload::{Api, Prompt};
+use gspbench::workload::{Api, Connections, Prompt};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +53,7 @@ impl Sender {
             headers: BTreeMap::new(),
             api_key: None,
             trust: Trust::Host,
+            connections: Connections::Kept,
             connect_timeout: minute,
             first_byte_timeout: minute,
             idle_timeout: minute,
@@ -70,6 +71,11 @@ impl Sender {
 }
 
 impl Bench {
+    /// The connections so far.
+    pub(crate) fn dials(&self) -> Dials {
+        self.client.dials()
+    }
+
     /// Sends one turn, the `number`th of a session.
     pub(crate) fn turn(&self, number: u32) -> (TurnRecord, String) {
         self.runtime.block_on(self.send(number))

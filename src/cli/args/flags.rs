@@ -70,6 +70,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("gsp-send-routing-key", None, KEYS, Fixed("key.by", "\"group\""), "One routing key per group, as bench_serving's flag of this name"),
     flag("key-by", Some("SCOPE"), KEYS, Text("key.by"), "Scope of a routing key: group, session, turn or none"),
     flag("key-salt", Some("N"), KEYS, Int("key.salt"), "Other keys, and so another placement, for the same prompts"),
+    flag("key-header", Some("NAMES"), KEYS, Custom(key_headers), "Headers that carry the key, one or several by commas [default: x-smg-routing-key,x-session-id]"),
     flag("api", Some("API"), REQUEST, Text("request.api"), "Route: chat, completions or generate (SGLang's own)"),
     flag("backend", Some("NAME"), REQUEST, Custom(backend), "bench_serving's name of the route: sglang, sglang-oai, sglang-oai-chat, vllm, vllm-chat"),
     flag("model", Some("NAME"), REQUEST, Text("request.model"), "Model to ask for; asked of the server when absent"),
@@ -86,6 +87,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("insecure", None, REQUEST, Fixed("request.insecure", "true"), "Trust any TLS certificate"),
     flag("max-concurrency", Some("N"), LOAD, Int("load.max_concurrency"), "Most sessions in flight, as bench_serving counts [default: 32 without a rate]"),
     flag("max-turns-in-flight", Some("N"), LOAD, Int("load.max_turns_in_flight"), "Most turns in flight"),
+    flag("connections", Some("HOW"), LOAD, Text("load.connections"), "kept: turns use open connections again; per_turn: each opens its own, so that a balancer that places connections places every turn. Its connect time lies before sent"),
     flag("request-rate", Some("R"), LOAD, Custom(rate), "Sessions a second; inf: a session starts when another ends"),
     flag("burstiness", Some("B"), LOAD, Float("load.burstiness"), "Shape of the gamma-distributed gaps; 1 is Poisson, inf is evenly spaced"),
     flag("ramp-up", Some("SPAN"), LOAD, Text("load.ramp_up"), "Time until the load is at its height, as in 10s"),
@@ -158,6 +160,11 @@ fn zipf(alpha: &str) -> Result<Vec<Override>, String> {
     let exponent: f64 = alpha.parse().map_err(|_| format!("`{alpha}` is no number"))?;
     let table = toml::Table::from_iter([("zipf".to_owned(), Value::Float(exponent))]);
     Ok(vec![set("gsp-zipf-alpha", "workload.popularity", table)])
+}
+
+fn key_headers(names: &str) -> Result<Vec<Override>, String> {
+    let names: Vec<Value> = names.split(',').map(|name| name.trim().into()).collect();
+    Ok(vec![set("key-header", "key.headers", names)])
 }
 
 fn backend(name: &str) -> Result<Vec<Override>, String> {

@@ -40,10 +40,12 @@ impl Seen {
     /// Beside what the load loop and the connections have counted.
     pub(crate) fn of_client(self, in_flight_max: usize, dials: Dials) -> ClientSide {
         let Self { runtime_lag, cpu_cores, busiest_lane } = self;
+        let Dials { opened, again, connect } = dials;
         ClientSide {
             in_flight_max: u64::try_from(in_flight_max).ok(),
-            connections: Some(dials.opened),
-            redials: Some(dials.again),
+            connections: Some(opened),
+            redials: again,
+            connect,
             runtime_lag,
             cpu_cores,
             busiest_lane,

@@ -251,6 +251,7 @@ impl Site {
             headers: spec.request.headers.clone(),
             api_key: self.api_key.clone(),
             trust: trust(&spec.request),
+            connections: spec.load.connections,
             connect_timeout: spec.timeout.connect,
             first_byte_timeout: spec.timeout.first_byte,
             idle_timeout: spec.timeout.idle,

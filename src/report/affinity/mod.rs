@@ -4,12 +4,14 @@
 //! share and the places, never with turns.
 
 mod bands;
+mod carried;
 mod keys;
 mod shape;
 mod trail;
 
 use std::collections::BTreeMap;
 
+pub use carried::KeptConnections;
 pub use shape::{
     Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
 };
@@ -20,6 +22,7 @@ use crate::record::{Place, PlaceSource, TurnRecord};
 use crate::stats::{mean, rounded, variation};
 
 use bands::Bands;
+use carried::Carried;
 use keys::SharedKeys;
 use trail::{Trail, Whole};
 
@@ -53,6 +56,7 @@ pub(super) struct AffinityTally {
     later_reported: u64,
     later_cold: u64,
     bands: Bands,
+    carried: Carried,
 }
 
 impl AffinityTally {
@@ -68,6 +72,7 @@ impl AffinityTally {
             later_reported: 0,
             later_cold: 0,
             bands: Bands::default(),
+            carried: Carried::default(),
         }
     }
 
@@ -91,6 +96,7 @@ impl AffinityTally {
             self.keys.add(key, turn.place.as_ref());
         }
         self.bands.add(turn, self.follow);
+        self.carried.add(turn);
     }
 
     fn add_trail(&mut self, session: (u32, u32), trail: Trail) {
@@ -111,7 +117,19 @@ impl AffinityTally {
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self { follow: _, turns, known, sources, sessions, whole, keys, later_reported, later_cold, bands } = other;
+        let Self {
+            follow: _,
+            turns,
+            known,
+            sources,
+            sessions,
+            whole,
+            keys,
+            later_reported,
+            later_cold,
+            bands,
+            carried,
+        } = other;
         self.turns += turns;
         self.known += known;
         self.later_reported += later_reported;
@@ -125,6 +143,7 @@ impl AffinityTally {
         self.whole.merge(whole);
         self.keys.merge(keys);
         self.bands.merge(bands);
+        self.carried.merge(carried);
     }
 
     /// `loads`: the turns of each place, in the order of the report's rows.
@@ -153,6 +172,7 @@ impl AffinityTally {
             load_cv: variation(&as_floats(loads)).map(rounded),
             keys_per_rank: keys.as_ref().map_or(vec![], |keys| per_place(&keys.seen_at)),
             hot_keys: self.keys.hottest(self.turns),
+            kept_connections: self.carried.finish(),
             attribution: self.attribution(),
             split_examples: seen.examples.into_iter().map(example).collect(),
             by_turn: self.bands.by_turn(self.turns),

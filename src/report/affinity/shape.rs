@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::carried::KeptConnections;
 use crate::profile::KeyScope;
 use crate::record::{Place, PlaceSource};
 use crate::stats::Summary;
@@ -43,6 +44,10 @@ pub struct Affinity {
     /// The keys of most turns, where groups share keys.
     #[serde(default)]
     pub hot_keys: Vec<HotKey>,
+    /// Whether each connection had a place of its own. Null where no turn went over a kept one, or no place is known, and in
+    /// reports of earlier versions.
+    #[serde(default)]
+    pub kept_connections: Option<KeptConnections>,
     pub attribution: Attribution,
     /// The first few sessions that moved, with their places.
     pub split_examples: Vec<SplitSession>,

@@ -7,6 +7,7 @@ mod eviction;
 mod premises;
 mod reconcile;
 mod served;
+mod skew;
 
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +98,8 @@ pub enum FindingKind {
     Rank,
     /// Turns were served elsewhere than this program placed them.
     Pin,
+    /// Connections were placed, and not turns, and the places have unlike shares.
+    Skew,
     /// Round robin may keep step with the sessions.
     Aliasing,
     /// A router that takes its key from the prompt does not see the sessions.
@@ -129,8 +132,16 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         reconcile::prompt_length,
         output_length,
     ];
-    let notes =
-        [premises::rank, premises::aliasing, premises::router_key, interrupted, estimated, oddities, debug_build];
+    let notes = [
+        premises::rank,
+        skew::skew,
+        premises::aliasing,
+        premises::router_key,
+        interrupted,
+        estimated,
+        oddities,
+        debug_build,
+    ];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);
     let found = checks.filter_map(|check| check(report)).chain(report.server.unread.iter().map(reconcile::unread));
     let found = found.chain(report.server.cut.iter().map(reconcile::cut));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::profile::{Condition, Gate, KeyScope};
 use crate::record::{Failure, PlaceSource};
-use crate::report::affinity::{Affinity, Attribution, Side, Sides, Spilled};
+use crate::report::affinity::{Affinity, Attribution, KeptConnections, Side, Sides, Spilled};
 use crate::report::metric::{metric, metrics};
 use crate::report::server::ServerFacts;
 use crate::report::shape::{
@@ -130,6 +130,7 @@ fn client(summary: &Value) -> Value {
         &mut client,
         json!({
             "send_lag_ms": summary, "own_lag_ms": summary, "runtime_lag_ms": summary, "cap_wait_ms": summary,
+            "connect_ms": summary,
             "rate": rate,
         }),
     );
@@ -169,6 +170,7 @@ fn affinity() -> Value {
         load_cv: None,
         keys_per_rank: vec![],
         hot_keys: vec![],
+        kept_connections: Some(KeptConnections::default()),
         attribution: Attribution { known: 0, turns: 0, source: Some(PlaceSource::Pin), reason: text() },
         split_examples: vec![],
         by_turn: vec![],

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::placed::Placed;
 use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
 use super::{per_second, ratio};
-use crate::profile::Slo;
+use crate::profile::{Connections, Slo};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::Micros;
@@ -36,8 +36,9 @@ pub(super) struct Tally {
     span: Option<Span>,
     /// Σ (done − sent): over the span, the mean number of turns in flight.
     busy_us: u64,
+    connections: Connections,
     pub(super) send_lag: Distribution,
-    /// The part of it that no cap explains.
+    /// The part of it that neither a cap nor the opening of a turn's own connection explains.
     pub(super) own_lag: Distribution,
     pub(super) cap_wait: Distribution,
     starts: Option<Starts>,
@@ -90,13 +91,14 @@ impl WithFailures {
 }
 
 impl Tally {
-    pub(super) fn new(placed: Placed, slo: Option<Slo>) -> Self {
+    pub(super) fn new(placed: Placed, slo: Option<Slo>, connections: Connections) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
             cut_tokens: 0,
             span: None,
             busy_us: 0,
+            connections,
             send_lag: Distribution::default(),
             own_lag: Distribution::default(),
             cap_wait: Distribution::default(),
@@ -146,7 +148,7 @@ impl Tally {
         self.span = join(self.span, Some(Span { from: sent, to: end }), Span::join);
         if let Some(lag) = turn.send_lag() {
             self.send_lag.record(lag.0, 1);
-            self.own_lag.record(lag.since(turn.cap_wait_us.unwrap_or_default()).0, 1);
+            self.own_lag.record(lag.since(self.not_its_own(turn)).0, 1);
         }
         if let Some(Micros(wait)) = turn.cap_wait_us {
             self.cap_wait.record(wait, 1);
@@ -155,6 +157,13 @@ impl Tally {
             let start = Starts { sessions: 1, due: Span::instant(turn.due_us), sent: Span::instant(sent) };
             self.starts = join(self.starts, Some(start), Starts::join);
         }
+    }
+
+    /// The part of a turn's send lag that is neither this program's fault nor this host's: the wait for a cap, and the
+    /// opening of its connection where it was to have one of its own.
+    fn not_its_own(&self, turn: &TurnRecord) -> Micros {
+        let connect = turn.connect_us.filter(|_| self.connections == Connections::PerTurn);
+        Micros([turn.cap_wait_us, connect].into_iter().flatten().map(|Micros(us)| us).sum())
     }
 
     fn add_complete(&mut self, turn: &TurnRecord) {
@@ -186,6 +195,7 @@ impl Tally {
             cut_tokens,
             span,
             busy_us,
+            connections: _,
             send_lag,
             own_lag,
             cap_wait,
