@@ -118,11 +118,12 @@ pub(super) fn server(site: &Site) -> ServerFacts {
 pub(super) fn headline(spec: &RunSpec, plan: &Plan) -> String {
     let totals = plan.totals();
     format!(
-        "{}: {} groups, {} sessions, {} turns, {} prompt tokens, {} output tokens, {}, seed {}, workload {}",
+        "{}: {} groups, {} sessions, {} turns with {} distinct prompts, {} prompt tokens, {} output tokens, {}, seed {}, workload {}",
         spec.name,
         totals.groups,
         totals.sessions,
         totals.turns,
+        totals.distinct_prompts,
         totals.prompt_tokens,
         totals.output_tokens,
         spec.load,

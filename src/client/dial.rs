@@ -45,7 +45,7 @@ pub(super) enum Dialed {
     /// It went over one that was open.
     #[default]
     Not,
-    /// One was asked for, and has not come, or not before another turn let go of its own.
+    /// One was asked for, and could not be had, or not before another turn let go of its own.
     Asked,
     /// One came, so long after it was asked for.
     Took(Micros),

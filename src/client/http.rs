@@ -253,7 +253,12 @@ impl Inner {
     /// instant in which it is used again: the request is then sent once more, on a connection of its own.
     async fn respond(&self, machine: &mut Machine, request: Box<Request>) -> reqwest::Result<reqwest::Response> {
         let (reply, dialed) = dial::watched(self.post(&self.pool().http, &request)).await;
-        let is_reused = dialed == Dialed::Not;
+        let is_reused = match dialed {
+            Dialed::Not => true,
+            // Unless that failed, another turn let go of its own before.
+            Dialed::Asked => !reply.as_ref().is_err_and(reqwest::Error::is_connect),
+            Dialed::Took(_) => false,
+        };
         machine.record().reused_connection = Some(is_reused);
         machine.record().connect_us = dialed.took();
         match reply {

@@ -96,8 +96,8 @@ fn a_run_on_the_terminal() {
     insta::assert_snapshot!(text, @r"
     gspbench run · small · arm prefix_affinity · round 2 · complete
     server: sglang 0.5.23 · org/some_model · 2 ranks · prefix_affinity
-    workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2
-        sessions in flight · seed 42 · digest 00ff
+    workload: 2 groups, 3 sessions, 3 turns with 3 distinct prompts · 300 prompt + 12 output tokens
+        planned · closed loop, 2 sessions in flight · seed 42 · digest 00ff
     windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end
         (12.2 %)
     ┌────────────────────────────────────────────────────────────────────────┐
@@ -195,7 +195,7 @@ fn a_run_as_markdown() {
     ### gspbench run · small · arm prefix\_affinity · round 2 · complete
 
     - server: sglang 0.5.23 · org/some\_model · 2 ranks · prefix\_affinity
-    - workload: 2 groups, 3 sessions, 3 turns · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · seed 42 · digest 00ff
+    - workload: 2 groups, 3 sessions, 3 turns with 3 distinct prompts · 300 prompt + 12 output tokens planned · closed loop, 2 sessions in flight · seed 42 · digest 00ff
     - windows: steady from 0.210 to 80.00 s (87.6 % of the run) · 11.07 s from the last start to the end (12.2 %)
 
     | metric | whole run | steady |

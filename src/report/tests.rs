@@ -80,7 +80,7 @@ pub(crate) fn failed(session: u32) -> TurnRecord {
     ended(session, 0, Outcome::Failed(Failure::Reset))
 }
 
-pub(super) fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
+pub(crate) fn ended(session: u32, at: u64, outcome: Outcome) -> TurnRecord {
     TurnRecord { outcome, ..served(session, at, 0, 0) }
 }
 

@@ -157,6 +157,39 @@ fn words_that_merge_with_a_neighbour_or_are_added_tokens_are_dropped() {
     holds(file.path(), 1, &[(0, 20_000), (1, 20_000)]);
 }
 
+/// Row B89 of the traps: of five special tokens, which look like words, like markup and like a joint, none in 10,000 texts.
+#[test]
+fn no_text_of_ten_thousand_holds_a_special_token() {
+    let words = built_in();
+    let specials = [
+        format!("▁{}", words[0]),
+        format!("▁{}", words[1]),
+        words[2].to_owned(),
+        "<|endoftext|>".to_owned(),
+        format!("▁{}▁{}", words[3], words[4]),
+    ];
+    let id = |at: usize| 527 + u32::try_from(at).unwrap();
+    let token = |(at, content): (usize, &String)| {
+        json!({"id": id(at), "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let file = unigram(&[], specials.iter().enumerate().map(token).collect());
+    let vocabulary = Vocabulary::from_file(file.path()).unwrap();
+    let tokenizer = Tokenizer::from_file(file.path()).unwrap();
+    // The tokenizer itself takes each of them for one, wherever it stands.
+    let specials_in = |text: &str| {
+        let ids = tokenizer.encode(text, false).unwrap();
+        let known = tokenizer.get_added_tokens_decoder();
+        ids.get_ids().iter().filter(|id| known.contains_key(id)).count()
+    };
+    assert_eq!(specials.iter().map(|special| specials_in(special)).collect::<Vec<_>>(), [1; 5]);
+    for at in 0..10_000 {
+        let passage = vocabulary.passage(7, at, 12);
+        assert_eq!(specials_in(&passage.text), 0, "{}", passage.text);
+        assert_eq!(passage.ids.unwrap().len(), 12);
+    }
+}
+
 #[test]
 fn a_file_that_is_no_tokenizer_or_has_too_few_words_is_refused_with_the_way_out() {
     let error = |path: &Path| Vocabulary::from_file(path).unwrap_err().to_string();

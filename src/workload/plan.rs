@@ -56,7 +56,8 @@ pub struct Totals {
     /// By [`Plan::prompt_tokens`].
     pub prompt_tokens: u64,
     pub output_tokens: u64,
-    /// Prompts that differ from each other: all of them, since a plan that repeats one is refused.
+    /// Prompts that differ from each other: all of them, since a plan is refused in which the first questions of two sessions
+    /// that share their system prompt are the same text.
     pub distinct_prompts: u64,
 }
 

@@ -76,6 +76,7 @@ mod traps_output;
 mod traps_program;
 #[cfg(test)]
 mod traps_random;
+mod traps_router;
 #[cfg(test)]
 mod traps_socket;
 #[cfg(test)]

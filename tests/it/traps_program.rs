@@ -58,7 +58,7 @@ impl Ran {
         serde_json::from_str(&text).expect("strict JSON, whatever happened")
     }
 
-    fn turns(&self) -> Vec<Value> {
+    pub(crate) fn turns(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.dir.path().join("out/requests.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use gspbench::client::{Dials, Trust};
@@ -71,6 +71,33 @@ fn a_run_of_one_turn_at_a_time_opens_one_connection_and_says_how_long_that_took(
     assert!(page.contains("connect time p50 "), "{page}");
 }
 
+/// B71: who asked for a connection and then got one that another turn had let go went over a kept one, which may have been
+/// closed all along.
+#[test]
+fn a_turn_that_got_a_kept_connection_while_its_own_was_opened_is_sent_again_when_that_is_lost() {
+    let used_again = Arc::new(Barrier::new(2));
+    let (opens, closes) = (Arc::clone(&used_again), used_again);
+    let hello = move |connection| {
+        if connection == 1 {
+            opens.wait();
+        }
+    };
+    let server = Tls::with(hello, move |connection, before| {
+        let is_lost = connection == 0 && before > 0;
+        if is_lost {
+            closes.wait();
+        }
+        !is_lost
+    });
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.trust = Trust::Anyone;
+    let bench = sender.build();
+    let turns = bench.runtime.block_on(async { tokio::join!(bench.send(0), bench.send(1)) });
+    let mut turns = [turns.0.0, turns.1.0].map(|turn| (turn.resends, turn.outcome, turn.reused_connection));
+    turns.sort_unstable_by_key(|(resends, ..)| *resends);
+    assert_eq!(turns, [(0, Outcome::Complete, Some(false)), (1, Outcome::Complete, Some(true))]);
+}
+
 /// B84
 #[test]
 fn a_certificate_of_its_own_is_refused_until_it_is_trusted() {
@@ -130,15 +157,20 @@ struct Handshake {
 
 impl Tls {
     fn start() -> Self {
-        Self::with(Duration::ZERO)
+        Self::with(|_| (), |_, _| true)
     }
 
     /// Lets each client wait 50 ms for its handshake, as a busy or distant one does.
     fn slow() -> Self {
-        Self::with(Duration::from_millis(50))
+        Self::with(|_| std::thread::sleep(Duration::from_millis(50)), |_, _| true)
     }
 
-    fn with(delay: Duration) -> Self {
+    /// `hello` is told each connection, from 0, whose client has said hello and waits; `answers` each with the number of its
+    /// requests before this one, and says whether that is answered, or the connection closed without a word.
+    fn with(
+        hello: impl Fn(usize) + Send + Sync + 'static,
+        answers: impl Fn(usize, usize) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let certificate = CertificateDer::from_pem_file(tls_file("cert.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();
         let config = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
@@ -147,10 +179,12 @@ impl Tls {
         let (config, log) = (Arc::new(config), Arc::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self { url: format!("https://{}", listener.local_addr().unwrap()), log: Arc::clone(&log) };
+        let (hello, answers) = (Arc::new(hello), Arc::new(answers));
         std::thread::spawn(move || {
-            for socket in listener.incoming().flatten() {
+            for (at, socket) in listener.incoming().flatten().enumerate() {
                 let (config, log) = (Arc::clone(&config), Arc::clone(&log));
-                std::thread::spawn(move || serve(socket, config, delay, &log));
+                let (hello, answers) = (Arc::clone(&hello), Arc::clone(&answers));
+                std::thread::spawn(move || serve(socket, config, || hello(at), |before| answers(at, before), &log));
             }
         });
         server
@@ -162,13 +196,18 @@ impl Tls {
 }
 
 /// Answers turns, and knows no other route, until the client closes. One that refuses the certificate sends no request.
-fn serve(socket: TcpStream, config: Arc<ServerConfig>, delay: Duration, log: &Mutex<Vec<Handshake>>) {
+fn serve(
+    socket: TcpStream,
+    config: Arc<ServerConfig>,
+    hello: impl Fn(),
+    answers: impl Fn(usize) -> bool,
+    log: &Mutex<Vec<Handshake>>,
+) {
     let accepted = Instant::now();
     let port = socket.peer_addr().unwrap().port();
     socket.set_nodelay(true).unwrap();
-    // The client has said hello, and waits.
     let _ = socket.peek(&mut [0]);
-    std::thread::sleep(delay);
+    hello();
     let answered = Instant::now();
     let mut reader = BufReader::new(StreamOwned::new(ServerConnection::new(config).unwrap(), socket));
     let mut at = None;
@@ -181,7 +220,11 @@ fn serve(socket: TcpStream, config: Arc<ServerConfig>, delay: Duration, log: &Mu
             log.len() - 1
         });
         log[at].requests += 1;
+        let before = log[at].requests - 1;
         drop(log);
+        if !answers(before) {
+            return;
+        }
         let body = content("a") + &finish("stop") + &usage(10, 1) + DONE;
         let (status, body) = if seen.method == "POST" { ("200 OK", body) } else { ("404 Not Found", String::new()) };
         let reply = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use gspbench::profile::{self, Context, KeyScope, Order, Popularity, RunSpec};
 use gspbench::text::Vocabulary;
 use gspbench::workload::{Plan, Prompter, Role, SessionPlan, plan};
+use proptest::prelude::*;
+use serde_json::json;
 use tokenizers::Tokenizer;
 
 fn tokenizer() -> PathBuf {
@@ -313,6 +315,55 @@ fn prompts_that_share_a_prefix_share_no_more_than_that() {
         words[32..34].to_vec()
     });
     assert_eq!(bodies.collect::<BTreeSet<_>>().len(), 1000, "two bodies begin alike");
+}
+
+/// 67 words, so that short questions soon are the same.
+fn few_words() -> Vocabulary {
+    let words = include_str!("../../src/text/words.txt").lines().take(67);
+    let vocab: BTreeMap<&str, usize> = words.zip(0..).collect();
+    let model = json!({"type": "WordLevel", "vocab": vocab, "unk_token": "able"});
+    let all = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null, "model": model,
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, all.to_string()).unwrap();
+    Vocabulary::from_file(file.path()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Row B95 of the traps: the number of distinct prompts that is told is that of the prompts which are sent, and a plan that
+    /// would have to repeat one is refused.
+    #[test]
+    fn a_plan_has_as_many_distinct_prompts_as_it_says_or_is_refused(
+        seed: u64, groups in 1..5u32, sessions in 1..90u32, turns in 1..4u32, system in 0..3u32, question in (1..3u32, 0..3u32),
+    ) {
+        let (words, mut spec) = (few_words(), spec("quick", &[]));
+        let count = |n: u32| n.try_into().unwrap();
+        spec.workload.seed = seed >> 16;
+        (spec.workload.groups, spec.workload.sessions_per_group) = (count(groups), count(sessions));
+        spec.workload.turns = count(turns);
+        (spec.workload.system_tokens.min, spec.workload.system_tokens.max) = (system, system);
+        (spec.workload.question_tokens.min, spec.workload.question_tokens.max) = (question.0, question.0 + question.1);
+        match plan(&spec, &words) {
+            Ok(plan) => {
+                let (totals, prompter) = (plan.totals(), prompter(&plan, words));
+                let prompts = (0..plan.sessions.len()).flat_map(|at| (0..turns).map(move |turn| (at, turn)));
+                let messages = |(at, turn)| {
+                    let prompt = prompter.prompt(at, turn, &[]);
+                    prompt.messages.iter().map(|message| message.passage.text.to_string()).collect::<Vec<_>>()
+                };
+                let distinct = prompts.map(messages).collect::<BTreeSet<_>>().len() as u64;
+                prop_assert_eq!((totals.distinct_prompts, totals.turns), (distinct, u64::from(groups * sessions * turns)));
+            }
+            Err(why) => {
+                prop_assert!(question.0 == 1 && (sessions > 1 || groups > 1), "{}", why);
+                prop_assert!(why.to_string().contains("prompts would repeat: make it longer"), "{}", why);
+            }
+        }
+    }
 }
 
 #[test]

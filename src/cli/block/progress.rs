@@ -5,9 +5,10 @@
 use std::fmt::Write;
 use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use tokio::time::Instant;
 
 use crate::cli::say;
 use crate::render;
@@ -59,6 +60,9 @@ pub(crate) struct Progress {
     glance: Arc<Mutex<String>>,
     started: Instant,
     shown: Instant,
+    /// How often the run was looked at.
+    #[cfg(test)]
+    pub looks: u64,
 }
 
 impl Progress {
@@ -68,7 +72,17 @@ impl Progress {
         let glance = Arc::default();
         let bar = bar(form, &name, turns, Arc::clone(&glance));
         let now = Instant::now();
-        let progress = Self { form, name, turns, bar, glance, started: now, shown: now };
+        let progress = Self {
+            form,
+            name,
+            turns,
+            bar,
+            glance,
+            started: now,
+            shown: now,
+            #[cfg(test)]
+            looks: 0,
+        };
         progress.line(|| format!("begins, {turns} turns"));
         progress
     }
@@ -95,6 +109,10 @@ impl Progress {
     /// Shows the run as it stands.
     pub(crate) fn show(&mut self, live: &Live, in_flight: usize) {
         self.shown = Instant::now();
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         let elapsed = self.started.elapsed();
         self.line(|| under_way(self.turns, live, in_flight, elapsed));
         self.say(message(live, in_flight, elapsed));

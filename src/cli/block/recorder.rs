@@ -83,3 +83,47 @@ impl Recorder {
         self.log.append(record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::cli::block::progress::Form;
+    use crate::profile::sample;
+    use crate::record::{Failure, Outcome};
+    use crate::report::tests::{context, ended};
+    use crate::store::{Detail, RunDir};
+    use crate::text::Vocabulary;
+    use crate::workload;
+
+    /// Row B114 of the traps: what a bar costs is bounded by the time that it is shown, and no turn adds to it.
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_looked_at_ten_times_a_second_however_many_turns_end() {
+        let plan = workload::plan(&sample::spec(1, 1, 1, 8, 4, 2), &Vocabulary::words()).unwrap();
+        for (form, turns, looks) in [(Form::Bar, 10, 10), (Form::Bar, 20_000, 10), (Form::Nothing, 20_000, 0)] {
+            let home = tempfile::tempdir().unwrap();
+            let dir = RunDir::create(Some(&home.path().join("out")), "test").unwrap();
+            let accumulator = Accumulator::new(context(1, turns));
+            let recorder = Recorder {
+                recorded: Recorded { accumulator, observing: Observing::new(&plan) },
+                log: dir.request_log(Detail::Plain).unwrap(),
+                progress: Progress::begin(form, "test".to_owned(), turns),
+                stop: Stop { sending: CancellationToken::new(), cut: CancellationToken::new() },
+                watch: Arc::default(),
+            };
+            let (sender, receiver) = mpsc::channel(64);
+            let sending = async move {
+                for session in (0..).take(usize::try_from(turns).unwrap()) {
+                    sender.send(ended(session, 0, Outcome::Failed(Failure::Reset))).await.unwrap();
+                }
+                // The clock stands still until nothing is left to do but to wait for it.
+                tokio::time::sleep(Duration::from_millis(1_050)).await;
+            };
+            let (recorded, ()) = tokio::join!(recorder.record(receiver), sending);
+            let (recorded, progress) = recorded.unwrap();
+            assert_eq!((recorded.accumulator.live().failed, progress.looks), (turns, looks), "{form:?}");
+        }
+    }
+}

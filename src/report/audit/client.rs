@@ -152,9 +152,10 @@ fn client_verdict(report: &RunReport) -> Verdict {
 mod tests {
     use super::super::Validity;
     use super::*;
+    use crate::profile::Connections;
     use crate::record::{Failure, Outcome, TurnRecord};
-    use crate::report::StartRate;
-    use crate::report::tests::{ended, report, served};
+    use crate::report::tests::{context, ended, report, served};
+    use crate::report::{Accumulator, Closing, StartRate, State};
     use crate::units::Micros;
 
     /// A run of one second on two cores, changed by `edit`, judged by these checks alone.
@@ -231,6 +232,28 @@ mod tests {
         assert_eq!(found.validity.voids, []);
         let kinds: Vec<_> = found.validity.warnings.iter().map(|warning| warning.kind).collect();
         assert_eq!(kinds, [FindingKind::Cap]);
+    }
+
+    #[test]
+    fn the_opening_of_a_connection_is_no_lag_of_the_client_where_each_turn_was_to_open_one() {
+        let lag = |connections| {
+            let mut context = context(2, 0);
+            context.manifest.spec.load.connections = connections;
+            let mut accumulator = Accumulator::new(context);
+            // Sent 400 ms after they were due, of which 399 went by until their connection was open.
+            for session in 0..2 {
+                let connect_us = Some(Micros(399_000));
+                accumulator.add(&TurnRecord { due_us: Micros(0), connect_us, ..served(session, 400, 0, 0) });
+            }
+            let client = accumulator.finish(Closing::plain(State::Complete)).client;
+            [client.send_lag_ms, client.own_lag_ms].map(|lag| lag.map(|lag| lag.max))
+        };
+        assert_eq!(lag(Connections::PerTurn), [Some(400.0), Some(1.0)]);
+        assert_eq!(
+            lag(Connections::Kept),
+            [Some(400.0), Some(400.0)],
+            "who keeps connections should not be short of one"
+        );
     }
 
     #[test]
