@@ -101,6 +101,17 @@ mod tests {
         );
     }
 
+    /// As where connections come and go with the groups that they carry.
+    #[test]
+    fn a_policy_that_skews_by_group_is_not_found_where_each_group_has_connections_of_its_own() {
+        let mut grouped = ran(300, |_, port| port % 2);
+        assert!(skew(&grouped).is_some());
+        grouped.placement.off_main_turns = Some(6);
+        assert_eq!(skew(&grouped), None);
+        grouped.placement.off_main_turns = Some(7);
+        assert!(skew(&grouped).is_some());
+    }
+
     #[test]
     fn a_client_that_places_turns_itself_is_not_told_of_its_own_connections() {
         let mut pinned = ran(300, |_, port| port % 2);
