@@ -346,8 +346,8 @@ impl Inner {
     }
 }
 
-/// Notes what the head says and which connection it came by, and takes its headers: they are slices of the connection's read buffer, and kept they cost each
-/// stream a second one of 8 KiB.
+/// Notes what the head says and which connection it came by, and takes its headers: they are slices of the connection's read
+/// buffer, and kept they cost each stream a second one of 8 KiB.
 fn take_head(response: &mut reqwest::Response, record: &mut TurnRecord) -> Result<Inflate, End> {
     let headers = std::mem::take(response.headers_mut());
     record.local_port = response.extensions().get::<HttpInfo>().map(|connection| connection.local_addr().port());
