@@ -1,6 +1,6 @@
 //! Whether the client itself was the limit: late, busy, held back by its own cap, or short of what this host gives.
 
-use super::{FindingKind, Judged, Verdict, finding, percent};
+use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::report::shape::RunReport;
 use crate::stats::Summary;
@@ -150,7 +150,7 @@ fn client_verdict(report: &RunReport) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Validity;
+    use super::super::finding::Validity;
     use super::*;
     use crate::profile::Connections;
     use crate::record::{Failure, Outcome, TurnRecord};

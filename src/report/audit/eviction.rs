@@ -1,6 +1,6 @@
 //! Whether the caches held what had been put into them: measured reuse beside that of caches which never evict.
 
-use super::{FindingKind, Judged, Verdict, finding, percent};
+use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::History;
 use crate::record::CounterRole;
 use crate::report::shape::{RunReport, State};

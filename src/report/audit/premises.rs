@@ -1,6 +1,6 @@
 //! What the workload lets a router do by accident: keep step with the sessions, or take all of them for one.
 
-use super::{FindingKind, Judged, Verdict, finding, percent};
+use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::record::Place;
 use crate::report::ratio;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{FindingKind, Judged, Limits, Verdict, finding, percent};
+use super::finding::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::record::{CounterRole, Place};
 use crate::report::server::{Cut, Unread, When};
 use crate::report::shape::RunReport;
@@ -92,7 +92,7 @@ pub(super) fn hit(report: &RunReport) -> Option<Judged> {
 }
 
 /// A decode node that counts what it was sent as cached, and says so in its replies, is right by its own lights.
-fn decodes_own(seen: String) -> super::Finding {
+fn decodes_own(seen: String) -> super::finding::Finding {
     finding(
         FindingKind::Hit,
         format!("{seen}; the decode nodes' counters moved by what the replies say"),
@@ -299,7 +299,7 @@ fn relative(client: f64, server: f64) -> f64 {
     (client - server).abs() / client.max(server).max(1.0)
 }
 
-fn mismatch(seen: String) -> super::Finding {
+fn mismatch(seen: String) -> super::finding::Finding {
     finding(
         FindingKind::Hit,
         seen,

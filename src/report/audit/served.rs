@@ -1,6 +1,6 @@
 //! What the server's own side says against a run: it restarted, it was not empty, it never saw the keys, it ignored pins.
 
-use super::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
+use super::finding::{Finding, FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::profile::KeyScope;
 use crate::record::Oddity;
 use crate::report::ratio;
@@ -30,6 +30,36 @@ pub(super) fn restart(report: &RunReport) -> Option<Judged> {
         "see the server's log, and run again",
     );
     Some((finding, Verdict::Void))
+}
+
+/// A warm start voids a run that was to begin cold; one that was told to leave the cache alone is only warned of it.
+pub(super) fn cold(report: &RunReport) -> Option<Judged> {
+    let evidence = report.server.cold?;
+    let wants_cold = report.manifest.spec.server.begins_cold();
+    if evidence.warm_groups > 0 {
+        let groups = evidence.cold_groups + evidence.warm_groups + evidence.silent_groups;
+        let finding = finding(
+            FindingKind::Warm,
+            format!(
+                "{} of {groups} groups found their prompt cached before this run can have put it there",
+                evidence.warm_groups
+            ),
+            Some("none".into()),
+            "reuse and TTFT are better than a cold start gives",
+            "flush every rank before the run (a 200 from one flush proves nothing), or use another seed",
+        );
+        return Some((finding, if wants_cold { Verdict::Void } else { Verdict::Valid }));
+    }
+    (evidence.silent_groups > 0 && wants_cold && !is_proven_cold(report)).then(|| {
+        let finding = finding(
+            FindingKind::ColdUnproven,
+            format!("the first turns of {} groups do not say what was cached", evidence.silent_groups),
+            None,
+            "a cache left warm by earlier requests would not be noticed",
+            "let the server report cached tokens (SGLang: --enable-cache-report, vLLM: --enable-prompt-tokens-details)",
+        );
+        (finding, Verdict::Valid)
+    })
 }
 
 /// Whether the server itself has shown that every rank was empty at the start.
@@ -97,7 +127,7 @@ pub(super) fn pin(report: &RunReport) -> Option<Judged> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Validity;
+    use super::super::finding::Validity;
     use super::*;
     use crate::record::{Failure, Outcome, Place, TurnRecord};
     use crate::report::tests::{context, served};

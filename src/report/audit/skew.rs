@@ -1,7 +1,7 @@
 //! Whether something places connections, and not turns: each kept connection is then served at one place for the whole run,
 //! and the places have as much to do as they got connections.
 
-use super::{FindingKind, Judged, Verdict, finding, percent};
+use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::report::ratio;
 use crate::report::shape::RunReport;
