@@ -95,6 +95,7 @@ fn origin(report: &RunReport) -> Vec<String> {
         ),
         windows::line(report),
     ]);
+    lines.extend(windows::to_last_success(report));
     lines
 }
 

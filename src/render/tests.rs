@@ -66,6 +66,7 @@ pub(super) fn report() -> RunReport {
     let steady = |mean: f64| BTreeMap::from([("ttft_ms".to_owned(), summary(1_800, mean))]);
     report.windows = Windows {
         whole: Window { to_us: Micros(91_070_000), ..Window::default() },
+        to_last_success: None,
         steady: Some(Window {
             from_us: Micros(210_000),
             to_us: Micros(80_000_000),

@@ -1,4 +1,4 @@
-//! The steady window beside the whole run, the drain, and what the client says of itself.
+//! The windows beside the whole run, the drain, and what the client says of itself.
 
 use super::number::{figure, or_dash, percent, plural, whole};
 use super::page::Grid;
@@ -29,6 +29,23 @@ pub(super) fn line(report: &RunReport) -> String {
         Some(EndedBy::Plan) | None => None,
     });
     format!("windows: {}", parts.join(" · "))
+}
+
+/// The rates up to the last success beside those of the whole run, where they differ as printed: what failed or was cut
+/// after it stretched the run.
+pub(super) fn to_last_success(report: &RunReport) -> Option<String> {
+    let (whole, short) = (&report.windows.whole, report.windows.to_last_success.as_ref()?);
+    let rates = |window: &Window| {
+        let rate = |rate, unit| format!("{} {unit}", or_dash(rate, figure));
+        [rate(window.request_throughput, "req/s"), rate(window.output_throughput, "output tok/s")].join(", ")
+    };
+    let bounds =
+        |window: &Window| format!("{} to {} s", figure(window.from_us.as_secs()), figure(window.to_us.as_secs()));
+    let (stretched, short_rates) = (rates(whole), rates(short));
+    (stretched != short_rates).then(|| {
+        let (to_success, to_end) = (bounds(short), bounds(whole));
+        format!("to the last success, from {to_success}: {short_rates} · whole run, from {to_end}: {stretched}")
+    })
 }
 
 /// The rate of the steady window that a metric of this key has; a dash for what is not one of its rates.

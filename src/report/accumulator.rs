@@ -9,10 +9,10 @@ use super::closing::Closing;
 use super::placed::{Parts, Placed};
 use super::redact::redacted;
 use super::server::{Fact, ServerFacts};
-use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Totals, Window, Windows, WorkloadFacts};
+use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Totals, Windows, WorkloadFacts};
 use super::tally::Tally;
 use super::tally::cold;
-use super::tally::latency::{Latency, millis};
+use super::tally::latency::{Latencies, Latency, millis};
 use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{EndedBy, Marks, TurnRecord};
 use crate::stats::{Quantile, rounded};
@@ -104,7 +104,7 @@ impl Accumulator {
         workload.oracle.observed = observed;
         let totals = self.tally.totals(workload.turns, state);
         let latencies = self.tally.latencies();
-        let windows = self.windows(self.tally.window(&latencies), ended_by);
+        let windows = self.windows(&latencies, ended_by);
         let metrics = self.tally.metrics(&totals, &windows.whole, &latencies);
         let mut server = self.with_cold_evidence(server.beside(probed));
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
@@ -139,7 +139,7 @@ impl Accumulator {
         &self.context.manifest.spec.load
     }
 
-    fn windows(&self, whole: Window, ended_by: Option<EndedBy>) -> Windows {
+    fn windows(&self, latencies: &Latencies, ended_by: Option<EndedBy>) -> Windows {
         let Tally { windows, .. } = &self.tally;
         let span = self.tally.span();
         let (steady, steady_reason) = match windows.steady(self.load(), span, ended_by) {
@@ -148,7 +148,8 @@ impl Accumulator {
         };
         // A run that was killed did not drain.
         let drain = ended_by.and_then(|_| windows.drain(span));
-        Windows { whole, steady, steady_reason, drain }
+        let whole = self.tally.whole_window(latencies);
+        Windows { whole, to_last_success: self.tally.to_last_success(latencies), steady, steady_reason, drain }
     }
 
     fn with_cold_evidence(&self, server: ServerFacts) -> ServerFacts {

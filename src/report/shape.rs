@@ -212,6 +212,11 @@ fn is_zero(count: &u64) -> bool {
 pub struct Windows {
     /// From the first request sent to the last reply ended.
     pub whole: Window,
+    /// From the first request sent to the end (`done`) of the last complete turn: without the time that turns took which
+    /// failed or were cut after it. Tokens of cut turns count by their arrival, in bins of 100 ms. Null where nothing
+    /// completed, and in reports of earlier versions.
+    #[serde(default)]
+    pub to_last_success: Option<Window>,
     /// Full load. Closed loop: from the first instant at the limit to the start of the plan's last session. Open loop: from
     /// the end of the ramp-up to the last due. Either ends with the sending, if a duration or a signal ended that before.
     /// Latencies of turns sent inside; requests by done; tokens by arrival, in the bins of 100 ms that lie inside.

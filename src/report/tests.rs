@@ -313,6 +313,26 @@ proptest! {
         prop_assert_eq!(report.ranks.iter().map(|row| row.turns).sum::<u64>(), report.affinity.attribution.known);
         prop_assert_eq!(report, merged.finish(end()));
     }
+
+    #[test]
+    fn the_window_to_the_last_success_lies_in_the_run_and_is_all_of_it_when_the_last_to_end_is_a_success(
+        turns in prop::collection::vec(any_turn(), 0..14),
+        last_at in 10_500..20_000_u64,
+    ) {
+        let mut turns: Vec<_> = turns.into_iter().map(|(turn, _)| turn).collect();
+        let Windows { whole, to_last_success, .. } = report(&turns).windows;
+        let complete = turns.iter().filter(|turn| turn.outcome.is_complete());
+        prop_assert_eq!(to_last_success.as_ref().map(|window| window.to_us), complete.filter_map(|turn| turn.done_us).max());
+        if let Some(short) = to_last_success {
+            prop_assert_eq!(short.from_us, whole.from_us);
+            prop_assert!(short.to_us <= whole.to_us);
+            prop_assert!(short.request_throughput >= whole.request_throughput);
+            prop_assert_eq!(short.latency, whole.latency);
+        }
+        turns.push(served(9, last_at, 0, 0));
+        let Windows { whole, to_last_success, .. } = report(&turns).windows;
+        prop_assert_eq!(to_last_success, Some(whole));
+    }
 }
 
 /// Row B17: a stall shows in the pooled gaps of tokens, and in the mean over turns, and these are two figures.

@@ -12,6 +12,7 @@ use gspbench::drive::{Limits, Load, Stop, drive};
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Pacing, RunSpec};
 use gspbench::record::{EndedBy, Failure, Gap, Outcome, Place, TurnRecord};
+use gspbench::render::markdown;
 use gspbench::report::{
     Accumulator, ClientSide, Closing, Context, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts,
 };
@@ -161,24 +162,36 @@ fn the_steady_window_leaves_out_the_tail_and_both_figures_are_named() {
     near(report.client.in_flight.mean, (99.0 + 20.0) / 29.0);
 }
 
-/// Row B50: 100 turns end well within 10 s, one hangs until its time-out at 60 s.
+/// Row B50: 100 turns of 10 tokens end in 10 s, one after the other; beside them one hangs until its time-out at 60 s.
 #[test]
-fn a_turn_that_hangs_stretches_the_whole_run_but_not_the_steady_window() {
-    let toml = "workload.groups = 1\nworkload.sessions_per_group = 101\nload.rate = 10.0\nload.burstiness = inf";
-    let report = run(toml, |clock, turn, stop| async move {
-        if turn.due_us == Micros(5_000_000) {
-            let sent_us = Some(clock.now().into());
-            clock.sleep_until(clock.now() + 60 * SECOND).await;
-            let outcome = Outcome::Failed(Failure::FirstByteTimeout);
-            return TurnRecord { sent_us, done_us: Some(clock.now().into()), outcome, ..turn };
+fn a_turn_that_hangs_stretches_the_whole_run_but_not_the_window_to_the_last_success() {
+    let toml = "workload.groups = 1\nworkload.sessions_per_group = 101\nload.max_concurrency = 2";
+    let sent = AtomicU32::new(0);
+    let report = run(toml, move |clock, turn, stop| {
+        let hangs = sent.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            if hangs {
+                let sent_us = Some(clock.now().into());
+                clock.sleep_until(clock.now() + 60 * SECOND).await;
+                let outcome = Outcome::Failed(Failure::FirstByteTimeout);
+                return TurnRecord { sent_us, done_us: Some(clock.now().into()), outcome, ..turn };
+            }
+            reply(clock, turn, stop, (91 * MS, MS, 10)).await
         }
-        reply(clock, turn, stop, (MS, MS, 10)).await
     });
-    near(report.windows.whole.output_throughput, 1_000.0 / 65.0);
-    // Ten seconds of 65 are no steady state of the run.
-    assert!(report.windows.steady_reason.as_ref().unwrap().contains("15 % of the run"));
-    let drain = report.windows.drain.unwrap();
-    assert_eq!((drain.from_us, drain.seconds), (Micros(10_000_000), 55.0));
+    let windows = &report.windows;
+    let short = windows.to_last_success.as_ref().unwrap();
+    assert_eq!((short.from_us, short.to_us), (Micros(0), Micros(10_000_000)));
+    assert_eq!((short.request_throughput, short.output_throughput), (Some(10.0), Some(100.0)));
+    assert_eq!(short.total_throughput, Some(190.0));
+    assert_eq!((windows.whole.from_us, windows.whole.to_us), (Micros(0), Micros(60_000_000)));
+    near(windows.whole.output_throughput, 1_000.0 / 60.0);
+    let line = "to the last success, from 0.00 to 10.00 s: 10.00 req/s, 100.0 output tok/s · whole run, from 0.00 to 60.00 s: 1.67 req/s, 16.67 output tok/s";
+    let page = markdown(&gspbench::render::run(&report));
+    assert!(page.contains(line), "{page}");
+    // Ten seconds of 60 are no steady state of the run.
+    assert!(windows.steady_reason.as_ref().unwrap().contains("16 % of the run"));
+    assert_eq!((windows.drain.unwrap().from_us, windows.drain.unwrap().seconds), (Micros(9_900_000), 50.1));
     assert_eq!(report.totals.failed_by_kind["first_byte_timeout"], 1);
 }
 

@@ -115,7 +115,7 @@ fn known() -> Value {
     json!({
         "metrics": metrics, "totals": totals, "client": client(&summary), "server": server(), "ttft_split": split,
         "affinity": affinity(), "workload": workload(),
-        "windows": { "whole": window, "steady": window, "drain": Drain::default() },
+        "windows": { "whole": window, "to_last_success": window, "steady": window, "drain": Drain::default() },
     })
 }
 

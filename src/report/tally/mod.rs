@@ -142,10 +142,10 @@ impl Tally {
 
     /// What every turn that was sent tells about the client, whatever became of it.
     fn add_span(&mut self, turn: &TurnRecord) {
-        let Some(sent) = turn.sent_us else { return };
-        let end = turn.done_us.or(turn.last_us).unwrap_or(sent);
-        self.busy_us += end.since(sent).0;
-        self.span = join(self.span, Some(Span { from: sent, to: end }), Span::join);
+        let Some(span) = Span::of(turn) else { return };
+        let sent = span.from;
+        self.busy_us += span.length().0;
+        self.span = join(self.span, Some(span), Span::join);
         if let Some(lag) = turn.send_lag() {
             self.send_lag.record(lag.0, 1);
             self.own_lag.record(lag.since(self.not_its_own(turn)).0, 1);
@@ -249,20 +249,13 @@ impl Tally {
         self.span
     }
 
-    pub(super) fn window(&self, latencies: &Latencies) -> Window {
-        let Some(Span { from: from_us, to: to_us }) = self.span else { return Window::default() };
-        let span = to_us.since(from_us);
-        let output = self.totals.output_tokens.map(|tokens| tokens + self.cut_tokens);
-        Window {
-            from_us,
-            to_us,
-            request_throughput: per_second(self.totals.complete, span),
-            output_throughput: output.and_then(|tokens| per_second(tokens, span)),
-            total_throughput: output
-                .zip(self.totals.prompt_tokens)
-                .and_then(|(output, input)| per_second(output + input, span)),
-            latency: latencies.summaries(),
-        }
+    pub(super) fn whole_window(&self, latencies: &Latencies) -> Window {
+        let whole = |span| windows::over(span, &self.totals, self.cut_tokens, latencies);
+        self.span.map(whole).unwrap_or_default()
+    }
+
+    pub(super) fn to_last_success(&self, latencies: &Latencies) -> Option<Window> {
+        self.windows.to_last_success(&self.totals, self.span, latencies)
     }
 
     pub(super) fn metrics(&self, totals: &Totals, whole: &Window, latencies: &Latencies) -> Metrics {
@@ -376,6 +369,12 @@ impl Totals {
 }
 
 impl Span {
+    /// From sent to the end of the stream, or the last that was heard of it; none of a turn that was not sent.
+    pub(super) fn of(turn: &TurnRecord) -> Option<Self> {
+        let from = turn.sent_us?;
+        Some(Self { from, to: turn.done_us.or(turn.last_us).unwrap_or(from) })
+    }
+
     fn instant(at: Micros) -> Self {
         Self { from: at, to: at }
     }

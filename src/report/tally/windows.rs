@@ -1,7 +1,8 @@
-//! The steady window: what happened while the load was as high as asked for.
+//! The windows of a run: the whole of it, up to the last success, and the steady one.
 //!
-//! Its end is not known before it comes, and turns are added as they end. That is no problem: a turn that ends while the
-//! end is still unknown was sent, and ended, before it. So the marks known at `add` decide, and nothing is kept a turn.
+//! The end of the steady window is not known before it comes, and turns are added as they end. That is no problem: a turn
+//! that ends while the end is still unknown was sent, and ended, before it. So the marks known at `add` decide, and nothing
+//! is kept a turn.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::{Span, add, sum};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
 use crate::report::per_second;
-use crate::report::shape::{Drain, Window};
+use crate::report::shape::{Drain, Totals, Window};
 use crate::stats::rounded;
 use crate::units::Micros;
 
@@ -21,12 +22,19 @@ const LEAST_SHARE: f64 = 0.2;
 /// Least turns sent in it, for each turn that may be in flight.
 const LEAST_TURNS: u64 = 2;
 
-/// Mergeable state behind `windows.steady`.
+/// Output tokens by the bin of their arrival.
+type Bins = BTreeMap<u64, u64>;
+
+/// Mergeable state behind `windows.steady` and `windows.to_last_success`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::report) struct WindowTally {
     marks: Marks,
-    /// Output tokens of complete and of cut turns, by the bin of their arrival; of the whole run.
-    tokens: BTreeMap<u64, u64>,
+    /// When the last of the complete turns ended.
+    last_success: Option<Micros>,
+    /// Output tokens of complete and of cut turns; of the whole run.
+    tokens: Bins,
+    /// Those of the cut turns alone.
+    cut_tokens: Bins,
     /// Complete turns that were sent inside.
     sent: u64,
     /// Complete turns that were done inside, and their prompt tokens.
@@ -48,6 +56,7 @@ impl WindowTally {
         if turn.outcome != Outcome::Complete {
             return None;
         }
+        self.last_success = self.last_success.max(Span::of(turn).map(|span| span.to));
         if turn.done_us.is_some_and(|done| self.holds_end(done)) {
             self.done += 1;
             add(&mut self.prompt_tokens, turn.prompt_tokens);
@@ -58,11 +67,11 @@ impl WindowTally {
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        let Self { marks, tokens, sent, done, prompt_tokens, latencies } = other;
+        let Self { marks, last_success, tokens, cut_tokens, sent, done, prompt_tokens, latencies } = other;
         self.marks = join(self.marks, marks);
-        for (bin, count) in tokens {
-            *self.tokens.entry(bin).or_default() += count;
-        }
+        self.last_success = self.last_success.max(last_success);
+        count(&mut self.tokens, tokens);
+        count(&mut self.cut_tokens, cut_tokens);
         self.sent += sent;
         self.done += done;
         self.prompt_tokens = sum(self.prompt_tokens, prompt_tokens);
@@ -89,9 +98,30 @@ impl WindowTally {
             Outcome::Cancelled => turn.output_tokens.unwrap_or(turn.frames),
             Outcome::Skipped | Outcome::Failed(_) => return,
         };
-        for (bin, count) in arrivals(turn, tokens) {
-            *self.tokens.entry(bin).or_default() += count;
+        let bins = arrivals(turn, tokens);
+        if turn.outcome == Outcome::Cancelled {
+            count(&mut self.cut_tokens, bins.iter().copied());
         }
+        count(&mut self.tokens, bins);
+    }
+
+    /// From the start of the run to the end of its last success: what failed or was cut after it takes no part. All
+    /// complete turns lie in it, so their latencies are those of the whole run. None where nothing completed.
+    pub(super) fn to_last_success(&self, totals: &Totals, run: Option<Span>, latencies: &Latencies) -> Option<Window> {
+        let run = run?;
+        let span = Span { from: run.from, to: self.last_success? };
+        Some(over(span, totals, self.cut_tokens_by(span.to, run.to), latencies))
+    }
+
+    /// Output tokens of cut turns that had arrived at `at`. Those of the bin that is under way then count as if they had
+    /// come evenly until it, or the run, ended.
+    fn cut_tokens_by(&self, at: Micros, end: Micros) -> u64 {
+        let bin = at.0 / BIN_US;
+        let before: u64 = self.cut_tokens.range(..bin).map(|(_, tokens)| tokens).sum();
+        let tokens = self.cut_tokens.get(&bin).copied().unwrap_or(0);
+        let start = bin * BIN_US;
+        let length = (end.0 - start).min(BIN_US);
+        before + if length == 0 { tokens } else { tokens * (at.0 - start) / length }
     }
 
     /// The window, or why there is none.
@@ -152,6 +182,27 @@ impl WindowTally {
         let seconds = run.to.since(from_us).as_secs();
         let whole = run.length().as_secs();
         (whole > 0.0).then(|| Drain { from_us, seconds: rounded(seconds), share: rounded(seconds / whole) })
+    }
+}
+
+/// Complete turns, and the tokens of these and of cut ones, as rates over a span.
+pub(super) fn over(span: Span, totals: &Totals, cut_tokens: u64, latencies: &Latencies) -> Window {
+    let length = span.length();
+    let output = totals.output_tokens.map(|tokens| tokens + cut_tokens);
+    let both = output.zip(totals.prompt_tokens).map(|(output, input)| output + input);
+    Window {
+        from_us: span.from,
+        to_us: span.to,
+        request_throughput: per_second(totals.complete, length),
+        output_throughput: output.and_then(|tokens| per_second(tokens, length)),
+        total_throughput: both.and_then(|tokens| per_second(tokens, length)),
+        latency: latencies.summaries(),
+    }
+}
+
+fn count(bins: &mut Bins, more: impl IntoIterator<Item = (u64, u64)>) {
+    for (bin, tokens) in more {
+        *bins.entry(bin).or_default() += tokens;
     }
 }
 

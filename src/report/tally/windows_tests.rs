@@ -102,3 +102,22 @@ fn the_drain_is_what_comes_after_the_last_start() {
     let drain = tally(marks(0, 9), &[]).drain(at_once).unwrap();
     assert_eq!((drain.from_us, drain.seconds, drain.share), (Micros(10 * MS), 0.01, 1.0), "a share is at most 1");
 }
+
+/// Cut turns bring what had arrived: that of the bin in which the last success ends, by the part of it that had passed.
+#[test]
+fn up_to_the_last_success_cut_turns_bring_what_had_arrived_by_then() {
+    let cut = TurnRecord {
+        outcome: Outcome::Cancelled,
+        first_us: Some(Micros(50 * MS)),
+        first_frame_tokens: Some(1),
+        gaps: vec![Gap::new(100_000, Some(1)), Gap::new(1_000, Some(7)), Gap::new(100_000, Some(1))],
+        output_tokens: Some(10),
+        ..served(0, 0, 0, 0)
+    };
+    let tally = tally(Marks::default(), &[cut]);
+    let by = |at: u64, end: u64| tally.cut_tokens_by(Micros(at * MS), Micros(end * MS));
+    assert_eq!([50, 100, 150, 199, 200, 300].map(|at| by(at, 400)), [0, 1, 5, 8, 9, 10]);
+    // The run ends within the bin, and so do its tokens.
+    assert_eq!([by(160, 160), by(130, 160), by(200, 200)], [9, 5, 10]);
+    assert_eq!(tally.to_last_success(&Totals::default(), run(400), &Latencies::default()), None, "nothing completed");
+}
