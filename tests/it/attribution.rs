@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::end_to_end::{Sim, gspbench, json, lines};
 use crate::scripted::{Answer, Scripted, Step};
-use crate::server_side::kinds;
+use crate::small_runs::kinds;
 use crate::wire_client::Sender;
 
 /// Two groups of three sessions of two turns, one at a time.

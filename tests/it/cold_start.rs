@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::bad_input::{gspbench, small};
 use crate::end_to_end::Sim;
 use crate::scripted::{Answer, Seen};
-use crate::server_side::{LONG, kinds, proxy, router, run, valid_run};
+use crate::small_runs::{LONG, kinds, proxy, router, run, valid_run};
 
 fn not_found() -> Option<Answer> {
     Some(Answer::Whole(404, "application/json", "{}".to_owned()))

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 
 use crate::end_to_end::Sim;
 use crate::scripted::{Answer, Scripted};
-use crate::server_side::{kinds, proxy, run, server, valid_run};
+use crate::small_runs::{kinds, proxy, run, server, valid_run};
 
 #[test]
 fn a_key_that_a_proxy_strips_is_missed_and_one_that_arrives_is_seen() {

@@ -63,6 +63,8 @@ mod sim_serving;
 #[cfg(test)]
 mod sweep;
 #[cfg(test)]
+mod small_runs;
+#[cfg(test)]
 mod traps_endless;
 #[cfg(test)]
 mod traps_framing;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::bad_input::gspbench;
 use crate::end_to_end::{Sim, json, lines};
 use crate::scripted::{Answer, Scripted};
-use crate::server_side::kinds;
+use crate::small_runs::kinds;
 
 const WORKLOAD: [&str; 6] = [
     "--gsp-num-groups=8",

@@ -4,7 +4,7 @@
 use crate::bad_input::refuses;
 use crate::end_to_end::Sim;
 use crate::scripted::{Answer, Scripted, Seen, chat_stream};
-use crate::server_side::{kinds, passed_on, proxy, run};
+use crate::small_runs::{kinds, passed_on, proxy, run};
 
 #[test]
 fn requests_of_others_are_noticed() {
