@@ -88,6 +88,42 @@ fn without_tests(source: &str) -> Vec<&str> {
     kept
 }
 
+/// Files that may name the wall clock, with how often each reads it. Two write the date down (of a run's start, in the
+/// default name of its folder), one tells the simulator the Unix time at its clock's zero, the others only write dates.
+const WALL: &[(&str, usize)] = &[
+    ("src/cli/block/mod.rs", 1),
+    ("src/render/hlog.rs", 0),
+    ("src/sim/http/control.rs", 0),
+    ("src/sim/http/mod.rs", 1),
+    ("src/stats/interval_log.rs", 0),
+    ("src/store/dir.rs", 1),
+];
+
+/// Row B54: a wall clock may be set back at any time, so durations are of monotonic clocks only. Each read in a file is one
+/// look, and no two looks can be held against each other.
+#[test]
+fn no_duration_is_of_the_wall_clock() {
+    const OTHERS: [&str; 6] =
+        ["ClockId::Realtime", ".modified()", ".created()", ".accessed()", "Utc::now", "Local::now"];
+    let mut found = vec![];
+    for file in source_files(&root().join("src")) {
+        let source = fs::read_to_string(&file).unwrap();
+        let code: Vec<_> =
+            without_tests(&source).into_iter().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let name = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+        let has = |needle: &str| code.iter().any(|line| line.contains(needle));
+        let other = OTHERS.iter().find(|needle| has(needle));
+        assert_eq!(other, None, "{name} reads the wall clock");
+        if has("SystemTime") || has("UNIX_EPOCH") {
+            assert!(!has("SystemTime as") && !has("UNIX_EPOCH.elapsed"), "{name} reads the wall clock by another name");
+            found.push((name, code.iter().map(|line| line.matches("SystemTime::now").count()).sum()));
+        }
+    }
+    found.sort();
+    let allowed: Vec<(String, usize)> = WALL.iter().map(|(name, reads)| ((*name).to_owned(), *reads)).collect();
+    assert_eq!(found, allowed, "a new look at the wall clock is a deliberate line in this table");
+}
+
 fn room_of(file: &Path) -> String {
     let inside = file.strip_prefix(root().join("src")).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_string_lossy().into_owned();

@@ -12,7 +12,7 @@ use gspbench::drive::{Limits, Load, Stop, drive};
 use gspbench::lanes::Lanes;
 use gspbench::profile::{self, Pacing, RunSpec};
 use gspbench::record::{EndedBy, Failure, Gap, Outcome, Place, TurnRecord};
-use gspbench::render::markdown;
+use gspbench::render::{html_run, markdown, terminal};
 use gspbench::report::{
     Accumulator, ClientSide, Closing, Context, Manifest, Oracle, RunReport, ServerFacts, State, WorkloadFacts,
 };
@@ -264,6 +264,42 @@ fn streams_without_a_first_token_have_no_ttft() {
     });
     let ttft = report.metrics.ttft_ms.unwrap();
     assert_eq!((ttft.count, ttft.min, ttft.max), (2, 50.0, 50.0));
+}
+
+/// Row B57: five requests of 100 to 500 ms, and none. In the report and on the page.
+#[test]
+fn a_p99_of_few_samples_is_marked_and_one_of_none_is_no_zero() {
+    let toml = "workload.groups = 1\nworkload.sessions_per_group = 5\nload.max_concurrency = 1";
+    let sent = AtomicU32::new(0);
+    let few = run(toml, move |clock, turn, stop| {
+        let nth = 1 + sent.fetch_add(1, Ordering::Relaxed);
+        reply(clock, turn, stop, (nth * 100 * MS, MS, 1))
+    });
+    let ttft = few.metrics.ttft_ms.unwrap();
+    assert_eq!((ttft.count, ttft.min, ttft.p99, ttft.max), (5, 100.0, 500.0, 500.0));
+    near(Some(ttft.p50), 300.0);
+    let page = gspbench::render::run(&few);
+    let shown = markdown(&page);
+    assert!(shown.contains("| TTFT | 300.0 | 299.9 | 500.0 | 500.0 | \\~500.0 | 5 |"), "{shown}");
+    for text in [&shown, &terminal(&page), &html_run(&few)] {
+        assert!(text.contains("from fewer than 1,000 samples"), "{text}");
+    }
+
+    let none = run(toml, |clock, turn, _| async move {
+        let now = Some(clock.now().into());
+        TurnRecord { sent_us: now, done_us: now, outcome: Outcome::Failed(Failure::Http(500)), ..turn }
+    });
+    let json = serde_json::to_value(&none).unwrap();
+    let latencies = json["metrics"].as_object().unwrap().iter().filter(|(key, _)| key.ends_with("_ms"));
+    assert_eq!(latencies.clone().count(), 8);
+    for (key, summary) in latencies {
+        assert!(summary.is_null(), "{key}: {summary}");
+    }
+    assert_eq!(json["windows"]["to_last_success"], serde_json::Value::Null);
+    let shown = markdown(&gspbench::render::run(&none));
+    for label in ["TTFT", "ITL", "ICL", "TPOT", "E2E Latency", "TTFT from due", "E2E from due"] {
+        assert!(shown.contains(&format!("| {label} | – | – | – | – | – | 0 |")), "{label}: {shown}");
+    }
 }
 
 /// An open loop under a cap: the wait is named, it voids nothing, and the rate that was kept is said.

@@ -69,6 +69,8 @@ mod traps_endless;
 #[cfg(test)]
 mod traps_framing;
 #[cfg(test)]
+mod traps_figures;
+#[cfg(test)]
 mod traps_lanes;
 #[cfg(test)]
 mod traps_metrics;
