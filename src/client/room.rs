@@ -54,6 +54,11 @@ impl Room {
             Some(Excess::Event { limit }) => {
                 self.fill(format!("a line or event of the reply is longer than {limit} bytes, the limit"));
             }
+            Some(Excess::Barren { limit }) => {
+                self.fill(format!(
+                    "the reply has more than {limit} bytes of comments and blank lines in a row, the limit"
+                ));
+            }
             Some(Excess::Stray { limit }) => {
                 self.fill(format!("the reply has more than {limit} bytes that are no events, the limit"));
             }

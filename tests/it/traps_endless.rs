@@ -1,9 +1,11 @@
 //! Replies that never end, over a socket: each costs its turn, whose record names the limit, and the connection is closed.
 
+use std::time::Duration;
+
 use gspbench::record::{Failure, Outcome};
 use gspbench::workload::Api;
 
-use crate::scripted::{Answer, Scripted, Step, chunk, head, stream};
+use crate::scripted::{Answer, Scripted, Step, chunk, end, head, stream};
 use crate::wire_client::Sender;
 
 fn reply() -> String {
@@ -38,6 +40,11 @@ fn a_reply_without_an_end_fails_at_its_limit_and_the_next_turn_goes_on() {
         ("one line", long.clone(), "a line or event of the reply is longer than 67108864 bytes"),
         ("lines of one event", format!("data: {long}\n"), "a line or event of the reply is longer than 67108864 bytes"),
         ("no event stream", format!("{long}\n"), "the reply has more than 4194304 bytes that are no events"),
+        (
+            "comments",
+            format!(": {long}\n\n"),
+            "the reply has more than 67108864 bytes of comments and blank lines in a row",
+        ),
     ];
     for (what, said, words) in cases {
         let server = endless(said);
@@ -59,4 +66,25 @@ fn a_server_that_goes_on_after_its_end_is_left() {
         assert_eq!((turn.outcome, text.as_str()), (Outcome::Complete, "a"), "{said:?}: {:?}", turn.detail);
         assert_eq!((bench.turn(1).0.outcome, server.connections()), (Outcome::Complete, 2), "{said:?}");
     }
+}
+
+/// Comments keep a long prefill alive: each is a byte of the reply, so that neither silence nor the first byte is at fault
+/// while they come, however much longer than both timeouts that takes.
+#[test]
+fn comments_put_off_the_idle_timeout_and_their_end_does_not() {
+    const IDLE: Duration = Duration::from_secs(1);
+    let server = Scripted::start(|seen| {
+        let pings = (0..24).flat_map(|_| [chunk(": ping\n\n"), Step::Pause(IDLE / 20)]);
+        let last = if seen.connection == 0 { vec![chunk(reply()), end()] } else { vec![Step::Hold] };
+        Answer::Steps([head()].into_iter().chain(pings).chain(last).collect())
+    });
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.idle_timeout = IDLE;
+    let (turn, text) = sender.build().turn(0);
+    assert_eq!((turn.outcome, text.as_str()), (Outcome::Complete, "a"), "{:?}", turn.detail);
+    assert!(turn.ttft().is_some_and(|ttft| ttft >= IDLE.into()), "a comment is no first token: {turn:?}");
+    let mut sender = Sender::new(Api::Chat, &server.url);
+    sender.settings.idle_timeout = IDLE;
+    let (turn, _) = sender.build().turn(1);
+    assert_eq!((turn.outcome, turn.detail.as_deref()), (Outcome::Failed(Failure::IdleTimeout), Some("silence for 1s")));
 }
