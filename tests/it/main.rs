@@ -47,6 +47,8 @@ mod report;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
+mod scripts;
+#[cfg(test)]
 mod secrets;
 #[cfg(test)]
 mod selftest;
