@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod curve;
 mod ladder;
+mod levels;
 
 use serde::{Deserialize, Serialize};
 
 pub use curve::{Curve, Curves, Held, Point, StepResult, seen};
-pub use ladder::{Axis, Ladder, Levels, Rung, Seen, Step, Stop};
+pub use ladder::{Ladder, Rung, Seen, Step, Stop};
+pub use levels::{Axis, Levels};
 
 /// One run of one arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -76,7 +76,7 @@ impl Climb<'_> {
     /// What is about to run, in a line.
     fn ahead(&self) -> String {
         let arms: Vec<&str> = self.arms.iter().map(|arm| arm.name.as_str()).collect();
-        format!("to run: {} at {}, step by step", arms.join(", "), self.ladder.loads())
+        format!("to run: {} at {}, step by step", arms.join(", "), self.ladder.levels.loads(self.ladder.axis))
     }
 
     fn course(&self, Before { steps, past, curves }: Before) -> anyhow::Result<Course> {
