@@ -33,7 +33,8 @@ pub(super) struct PlanArgs {
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
     // Later turns are planned as the command that the profile is for would send them.
-    let spec = run_spec(&loaded.profile, &loaded.context(loaded.profile.arm.len() > 1))?;
+    let spec =
+        run_spec(&loaded.profile, &loaded.context(loaded.profile.arm.len() > 1)).map_err(|why| loaded.charged(why))?;
     say::notes(&args.spec.notes);
     let text = if args.bodies { time_bodies(&spec)? } else { render::terminal(&render::plan(&summarise(&spec)?)) };
     say::result(&text)?;

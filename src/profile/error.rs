@@ -11,6 +11,8 @@ pub enum ProfileError {
     Syntax { name: String, why: String },
     #[error("`{key}`: {why}")]
     Value { key: String, why: String },
+    #[error("`{flag}` (`{key}`): {why}")]
+    Flag { flag: String, key: String, why: String },
     #[error("target `{text}`: {why}")]
     Target { text: String, why: String },
     #[error("arm `{text}`: {why}")]

@@ -76,14 +76,15 @@ impl FromStr for Gate {
 
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let wrong = |why: &str| ProfileError::Gate { text: text.to_owned(), why: why.to_owned() };
-        let mut words = text.split_whitespace();
+        let words = words(text);
+        let mut words = words.split_whitespace();
         let metric = words.next().ok_or_else(|| wrong("it is empty"))?;
         let is_path = metric.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
         if !is_path || metric.split('.').any(str::is_empty) {
             return Err(wrong(&format!("`{metric}` is no path in run.json")));
         }
         let (Some(relation), Some(limit), None) = (words.next(), words.next(), words.next()) else {
-            return Err(wrong("three words are wanted, with blanks between them"));
+            return Err(wrong("a metric, a relation and a value are wanted"));
         };
         let number = |text: &str| text.parse().ok().filter(|value: &f64| value.is_finite());
         let condition = if relation == "worse" {
@@ -96,6 +97,19 @@ impl FromStr for Gate {
         };
         Ok(Self { metric: metric.to_owned(), condition })
     }
+}
+
+/// The text with blanks around each run of signs, as in `totals.failed>0`, where they may be left out.
+fn words(text: &str) -> String {
+    let is_sign = |c: char| "<>=!".contains(c);
+    let mut spaced = String::with_capacity(text.len() + 2);
+    for c in text.chars() {
+        if spaced.chars().last().is_some_and(|before| is_sign(before) != is_sign(c)) {
+            spaced.push(' ');
+        }
+        spaced.push(c);
+    }
+    spaced
 }
 
 impl std::fmt::Display for Gate {
@@ -136,6 +150,10 @@ mod tests {
         let gate: Gate = "  ttft_ms.p99   worse  2.5% ".parse().unwrap();
         assert_eq!(gate.condition, Condition::Worse(0.025));
         assert_eq!(gate.to_string(), "ttft_ms.p99 worse 2.5%");
+        for text in ["totals.failed>0", "totals.failed >0", "totals.failed> 0"] {
+            assert_eq!(text.parse::<Gate>().unwrap().to_string(), "totals.failed > 0", "blanks may be left out");
+        }
+        assert_eq!("a.b>=-1e3".parse::<Gate>().unwrap().condition, Condition::Is(Relation::AtLeast, -1_000.0));
         assert_eq!("a.b worse 0.07%".parse::<Gate>().unwrap().to_string(), "a.b worse 0.07%");
     }
 
@@ -151,7 +169,12 @@ mod tests {
             "ttft_ms.p99 worse 5 %",
             "ttft_ms..p99 > 1",
             "ttft$ > 1",
-            "totals.failed >0",
+            "totals.failed>",
+            ">0",
+            "totals.failed=>0",
+            "totals.failed > > 0",
+            "totals.failed=0",
+            "ttft_ms.p99worse5%",
             "totals.failed => 0",
             "totals.failed > many",
             "totals.failed > inf",

@@ -62,6 +62,22 @@ pub fn load(name: &str, text: &str, overrides: &[Override]) -> Result<raw::Profi
     Ok(profile)
 }
 
+/// A value that is wrong, charged to the flag that said it, if one did: whoever typed `--rounds` need not know its key.
+#[must_use]
+pub fn charged(why: ProfileError, overrides: &[Override]) -> ProfileError {
+    let ProfileError::Value { key, why } = why else { return why };
+    let last = overrides.iter().rev().find_map(|change| match change {
+        Override::Set { flag, key: of, .. } | Override::Push { flag, key: of, .. } if *of == key => Some(Some(flag)),
+        // Its words are the key's own.
+        Override::Assign(text) if text.split_once('=').is_some_and(|(of, _)| of.trim() == key) => Some(None),
+        _ => None,
+    });
+    match last.flatten() {
+        Some(flag) => ProfileError::Flag { flag: flag.clone(), key, why },
+        None => ProfileError::Value { key, why },
+    }
+}
+
 fn assignment(text: &str) -> Result<(String, toml::Value), ProfileError> {
     let (key, value) = text
         .split_once('=')
@@ -141,6 +157,19 @@ mod tests {
         assert_eq!(profile.workload.order, Some(super::super::Order::Grouped));
         assert_eq!(profile.workload.system_tokens, Some(raw::Length::Between { min: 3, max: 5 }));
         assert_eq!(profile.request.model.as_deref(), Some("org/name"));
+    }
+
+    #[test]
+    fn a_value_that_is_wrong_is_charged_to_the_last_that_said_it() {
+        let say = |changes: &[Override], key| charged(ProfileError::value(key, "0 is too few"), changes).to_string();
+        let (rounds, set) = (flag("experiment.rounds", 0), Override::Assign("experiment.rounds = 0".into()));
+        assert_eq!(
+            say(std::slice::from_ref(&rounds), "experiment.rounds"),
+            "`--flag` (`experiment.rounds`): 0 is too few"
+        );
+        assert_eq!(say(std::slice::from_ref(&rounds), "load.rate"), "`load.rate`: 0 is too few");
+        assert_eq!(say(&[rounds.clone(), set.clone()], "experiment.rounds"), "`experiment.rounds`: 0 is too few");
+        assert!(say(&[set, rounds], "experiment.rounds").starts_with("`--flag`"));
     }
 
     #[test]

@@ -106,6 +106,25 @@ fn what_cannot_be_is_usage_and_leaves_no_directory() {
     for (more, words) in cases {
         refuses(&[&["run"], more].concat(), 2, words);
     }
+    // Whoever typed a flag is told of that flag, and of the key that a profile has for it.
+    for (flag, key) in [
+        ("--gsp-num-groups", "workload.groups"),
+        ("--gsp-prompts-per-group", "workload.sessions_per_group"),
+        ("--gsp-num-turns", "workload.turns"),
+        ("--gsp-output-len", "workload.output_tokens"),
+        ("--gsp-question-len", "workload.question_tokens"),
+        ("--max-concurrency", "load.max_concurrency"),
+        ("--request-rate", "load.rate"),
+        ("--time-scale", "sim.time_scale"),
+        ("--rounds", "experiment.rounds"),
+    ] {
+        let told = format!("`{flag}` (`{key}`): 0");
+        refuses(&["ab", flag, "0"], 2, &[&told, "give"]);
+        refuses(&["ab", "--set", &format!("{key}=0")], 2, &[&format!("error: `{key}`: 0"), "give"]);
+    }
+    refuses(&["ab", "--rounds", "5000000"], 2, &["`--rounds` (`experiment.rounds`): 5000000", "at most 10000"]);
+    let gate = ["run", "--target", "sim:round_robin", "--fail-if", "failed>0"];
+    refuses(&gate, 2, &["`failed > 0`: run.json has no `failed`", "`totals.failed`"]);
     refuses(&["ab", "--set", "experiment.primary=nope"], 2, &["`nope` is no metric"]);
     refuses(&["ab", "--arm", "a=sim:nope", "--arm", "b=sim:round_robin"], 2, &["`sim:nope`"]);
 }

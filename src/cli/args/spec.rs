@@ -26,6 +26,7 @@ pub(crate) struct SpecArgs {
 pub(crate) struct Loaded {
     pub name: String,
     pub profile: raw::Profile,
+    changes: Vec<Override>,
 }
 
 impl SpecArgs {
@@ -49,11 +50,16 @@ impl SpecArgs {
             },
         };
         let profile = profile::load(given.unwrap_or("flags"), &text, &self.overrides)?;
-        Ok(Loaded { name, profile })
+        Ok(Loaded { name, profile, changes: self.overrides.clone() })
     }
 }
 
 impl Loaded {
+    /// What is wrong with the profile, in the words of the command line where that said it.
+    pub(crate) fn charged(&self, why: profile::ProfileError) -> profile::ProfileError {
+        profile::charged(why, &self.changes)
+    }
+
     /// What the command adds to the profile. The seed is drawn here, so that a second run never replays the first by
     /// accident; it is printed and stored.
     #[must_use]
