@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::exit::{Exit, ExitWith as _};
 use super::site::sites::state_of;
+use crate::profile::ArmSpec;
 use crate::report::RunReport;
 use crate::store::{self, BlockState};
 
@@ -78,15 +79,26 @@ fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Refuses a block or step that a file lists and its specification cannot have: anyone may have changed the file since it
-/// was written. `fault` is what the caller finds wrong with it.
+/// The index of the arm of this name.
+///
+/// # Errors
+/// That there is none.
+pub(super) fn arm_of(arms: &[ArmSpec], name: &str) -> Result<usize, String> {
+    arms.iter().position(|arm| arm.name == name).ok_or_else(|| "there is no such arm".to_owned())
+}
+
+/// Takes a block or step that a file lists, if its specification can have it: anyone may have changed the file since it was
+/// written. `place` is where it belongs, or what the caller finds wrong with it.
 ///
 /// # Errors
 /// One that names the file, the entry and what is wrong.
-pub(super) fn check_listed(file: &Path, entry: &str, home: &str, fault: Option<String>) -> anyhow::Result<()> {
+pub(super) fn listed<T>(file: &Path, entry: &str, home: &str, place: Result<T, String>) -> anyhow::Result<T> {
     let is_below = Path::new(home).components().all(|part| matches!(part, Component::Normal(_)));
-    let elsewhere = (!is_below).then(|| format!("its directory `{home}` is not below that of the file"));
-    let Some(fault) = fault.or(elsewhere) else { return Ok(()) };
+    let fault = match place {
+        Ok(place) if is_below => return Ok(place),
+        Ok(_) => format!("its directory `{home}` is not below that of the file"),
+        Err(fault) => fault,
+    };
     let file = file.display();
     let why = format!(
         "--resume: `{file}` lists {entry}, but {fault}: put the file back as it was written, or begin anew with --out"
@@ -102,19 +114,51 @@ pub(super) fn settled(home: &Path, listed: BlockState) -> BlockState {
     }
 }
 
-/// The report of a block or step of `arm` that ran to its end.
+/// A block or step that ran to its end, as the list has it.
+pub(super) struct Listed<'a> {
+    /// `block` or `step`.
+    pub what: &'static str,
+    pub home: &'a str,
+    pub arm: &'a str,
+    /// With the salt, of no other round or step.
+    pub seed: u64,
+    pub salt: u64,
+}
+
+impl Listed<'_> {
+    /// Why `report` cannot be its report.
+    fn fault_of(&self, report: &RunReport) -> Option<String> {
+        let (manifest, listed) = (&report.manifest, self.arm);
+        if let Some(other) = manifest.arm.as_deref().filter(|arm| *arm != listed) {
+            return Some(format!("its report is of arm `{other}`, and it is listed as one of `{listed}`"));
+        }
+        let was = (manifest.spec.workload.seed, manifest.spec.key.salt);
+        let is = (self.seed, self.salt);
+        let words = |(seed, salt): (u64, u64)| format!("seed {seed} and salt {salt}");
+        (was != is).then(|| {
+            format!("its report has {}, and it is listed with {}: it is another {}'s", words(was), words(is), self.what)
+        })
+    }
+}
+
+/// Its report.
 ///
 /// # Errors
-/// When it cannot be read, or is another arm's.
-pub(super) fn finished(dir: &Path, what: &str, home: &str, arm: &str) -> anyhow::Result<RunReport> {
-    let lost = || format!("{what} `{home}`, which ran to its end: put it back, or begin anew with --out");
-    let report = store::read_run(&dir.join(home)).with_context(lost).exit_with(Exit::Usage)?;
-    match report.manifest.arm.as_deref() {
-        Some(other) if other != arm => {
-            let why = format!("its report is of arm `{other}`, and it is listed as one of `{arm}`");
-            Err(anyhow::Error::msg(why).context(lost())).exit_with(Exit::Usage)
-        }
-        _ => Ok(report),
+/// When it cannot be read, or is that of another arm, round or step.
+pub(super) fn finished(dir: &Path, listed: &Listed<'_>) -> anyhow::Result<RunReport> {
+    let Listed { what, home, .. } = listed;
+    let path = dir.join(home);
+    let lost = || {
+        let file = path.join(store::RUN);
+        format!(
+            "{what} `{home}`, which ran to its end: put its own `{}` back, or begin anew with --out",
+            file.display()
+        )
+    };
+    let report = store::read_run(&path).with_context(lost).exit_with(Exit::Usage)?;
+    match listed.fault_of(&report) {
+        Some(why) => Err(anyhow::Error::msg(why).context(lost())).exit_with(Exit::Usage),
+        None => Ok(report),
     }
 }
 
@@ -123,6 +167,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::report::tests::context;
+    use crate::report::{Accumulator, Closing, State};
+
+    #[test]
+    fn a_report_of_another_arm_round_or_step_is_refused_by_file_with_the_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |arm: Option<&str>, seed: u64, salt: u64| {
+            let run = store::RunDir::create(Some(&dir.path().join(format!("{arm:?}-{seed}-{salt}"))), "x").unwrap();
+            let mut context = context(1, 1);
+            context.manifest.arm = arm.map(str::to_owned);
+            (context.manifest.spec.workload.seed, context.manifest.spec.key.salt) = (seed, salt);
+            run.write_report(&Accumulator::new(context).finish(Closing::plain(State::Complete))).unwrap();
+            let home = run.path().file_name().unwrap().to_str().unwrap();
+            let listed = Listed { what: "block", home, arm: "a", seed: 8, salt: 1 };
+            let found = finished(dir.path(), &listed).map(|report| report.manifest.arm);
+            found.map_err(|why| (format!("{why:#}"), run.path().join(store::RUN).display().to_string()))
+        };
+        assert_eq!(said(Some("a"), 8, 1), Ok(Some("a".to_owned())));
+        for (arm, seed, salt, fault) in [
+            ("b", 8, 1, "its report is of arm `b`, and it is listed as one of `a`"),
+            (
+                "a",
+                7,
+                0,
+                "its report has seed 7 and salt 0, and it is listed with seed 8 and salt 1: it is another block's",
+            ),
+            ("a", 8, 0, "seed 8 and salt 0"),
+            ("a", 9, 1, "seed 9 and salt 1"),
+        ] {
+            let (why, file) = said(Some(arm), seed, salt).unwrap_err();
+            assert!(why.contains(fault) && why.contains(&file) && why.contains("--out"), "{why}");
+        }
+    }
 
     #[test]
     fn what_differs_is_named_by_its_path_with_both_values() {

@@ -21,7 +21,7 @@ pub use log::{Detail, RequestLog, Rewriting};
 pub use read::{Records, read_blocks, read_experiment, read_records, read_run, read_sweep};
 pub use sweep::{Sweep, SweepDir, SweepState, SweepStep};
 
-const RUN: &str = "run.json";
+pub(crate) const RUN: &str = "run.json";
 const REQUESTS: &str = "requests.jsonl";
 const METRICS: &str = "metrics.prom";
 const MARKDOWN: &str = "report.md";

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{check_listed, check_same, finished, from_file, settled};
+use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, settled};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
@@ -28,13 +28,15 @@ pub(crate) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) 
     check_same(dir, &experiment.spec, &public_experiment(spec.clone()))
 }
 
+/// The index of the arm of a block.
+///
+/// # Errors
 /// Why there can be no such block.
-fn fault_of(block: &store::Block, spec: &ExperimentSpec) -> Option<String> {
-    if spec.arms.iter().all(|arm| arm.name != block.arm) {
-        return Some("there is no such arm".to_owned());
-    }
+fn place(block: &store::Block, spec: &ExperimentSpec) -> Result<usize, String> {
+    let arm = arm_of(&spec.arms, &block.arm)?;
     let rounds = spec.rounds.get();
-    (!(1..=rounds).contains(&block.round)).then(|| format!("there are rounds 1 to {rounds}"))
+    let is_known = (1..=rounds).contains(&block.round);
+    if is_known { Ok(arm) } else { Err(format!("there are rounds 1 to {rounds}")) }
 }
 
 /// What has been done so far.
@@ -50,20 +52,16 @@ pub(crate) struct Before {
 /// # Errors
 /// When a block's report cannot be read, or a block is listed that the specification cannot have.
 pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) -> anyhow::Result<Before> {
-    for block in &experiment.blocks {
+    let mut ended: Vec<(store::Block, Past)> = vec![];
+    for block in experiment.blocks {
         let entry = format!("round {} of arm `{}`", block.round, block.arm);
-        check_listed(&dir.join(EXPERIMENT), &entry, &block.dir, fault_of(block, spec))?;
+        let arm = listed(&dir.join(EXPERIMENT), &entry, &block.dir, place(&block, spec))?;
+        let state = settled(&dir.join(&block.dir), block.state);
+        if let Some(end) = super::trial::ended(state) {
+            let past = (Block { round: block.round, arm }, end);
+            ended.push((store::Block { state, ..block }, past));
+        }
     }
-    let ended: Vec<(store::Block, Past)> = experiment
-        .blocks
-        .into_iter()
-        .filter_map(|block| {
-            let arm = spec.arms.iter().position(|arm| arm.name == block.arm)?;
-            let state = settled(&dir.join(&block.dir), block.state);
-            let past = (Block { round: block.round, arm }, super::trial::ended(state)?);
-            Some((store::Block { state, ..block }, past))
-        })
-        .collect();
     let counted = experiment::resumed(&ended.iter().map(|(_, past)| *past).collect::<Vec<_>>());
     let mut before = Before::default();
     for (block, past) in ended {
@@ -73,7 +71,8 @@ pub(crate) fn before(dir: &Path, experiment: Experiment, spec: &ExperimentSpec) 
         }
         before.past.push(past);
         if past.1 != Ended::Failed {
-            let report = finished(dir, "block", &block.dir, &block.arm)?;
+            let is = Listed { what: "block", home: &block.dir, arm: &block.arm, seed: block.seed, salt: block.salt };
+            let report = finished(dir, &is)?;
             before.results.push(BlockResult {
                 round: block.round,
                 arm: block.arm,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::args::ladder::check_stored;
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{check_listed, check_same, finished, from_file, settled};
+use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, settled};
 use crate::experiment::{Curves, Ladder, Rung, Seen, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec, check_sweep_arms};
 use crate::report::{PublicSweep, public_sweep};
@@ -18,19 +18,21 @@ pub(crate) struct Ascent {
 }
 
 impl Ascent {
+    /// The index of the arm of a step.
+    ///
+    /// # Errors
     /// Why there can be no such step.
-    fn fault_of(&self, step: &SweepStep) -> Option<String> {
-        if self.arms.iter().all(|arm| arm.name != step.arm) {
-            return Some("there is no such arm".to_owned());
-        }
-        let levels = &self.ladder.levels;
-        let Some(level) = levels.level(step.step) else {
-            return Some(format!("the ladder has steps 1 to {}", levels.count()));
-        };
+    fn place(&self, step: &SweepStep) -> Result<usize, String> {
+        let arm = arm_of(&self.arms, &step.arm)?;
+        let (axis, levels) = (self.ladder.axis, &self.ladder.levels);
+        let level = levels.level(step.step).ok_or_else(|| format!("the ladder has steps 1 to {}", levels.count()))?;
         // A number may lose its last bit on the way through a file.
         let is_same = (step.level - level).abs() <= level * 1e-9;
-        let axis = self.ladder.axis;
-        (!is_same).then(|| format!("that step has {}, and not {}", axis.load(level), axis.load(step.level)))
+        if is_same {
+            Ok(arm)
+        } else {
+            Err(format!("that step has {}, and not {}", axis.load(level), axis.load(step.level)))
+        }
     }
 }
 
@@ -77,18 +79,18 @@ impl Before {
     /// When a step's report cannot be read, or a step is listed that the ladder cannot have.
     pub(crate) fn read(dir: &Path, sweep: Sweep, ascent: &Ascent) -> anyhow::Result<Self> {
         let mut before = Self::nothing(ascent);
-        for step in &sweep.steps {
+        let mut steps: Vec<(usize, SweepStep)> = vec![];
+        for step in sweep.steps {
             let entry = format!("step {} of arm `{}`", step.step, step.arm);
-            check_listed(&dir.join(SWEEP), &entry, &step.dir, ascent.fault_of(step))?;
+            let arm = listed(&dir.join(SWEEP), &entry, &step.dir, ascent.place(&step))?;
+            steps.push((arm, SweepStep { state: settled(&dir.join(&step.dir), step.state), ..step }));
         }
-        let settle = |step: SweepStep| SweepStep { state: settled(&dir.join(&step.dir), step.state), ..step };
-        let steps: Vec<SweepStep> = sweep.steps.into_iter().map(settle).collect();
         let ran = |step: &SweepStep| matches!(step.state, BlockState::Complete | BlockState::Void);
-        for step in &steps {
-            let (number, level) = (step.step, step.level);
-            let Some(arm) = ascent.arms.iter().position(|arm| arm.name == step.arm) else { continue };
+        for (arm, step) in &steps {
+            let (number, level, arm) = (step.step, step.level, *arm);
             let seen = if ran(step) {
-                let report = finished(dir, "step", &step.dir, &step.arm)?;
+                let is = Listed { what: "step", home: &step.dir, arm: &step.arm, seed: step.seed, salt: step.salt };
+                let report = finished(dir, &is)?;
                 before.curves.add(&ascent.ladder, StepResult { step: number, level, arm, report: &report });
                 seen(&report)
             } else if step.state == BlockState::Failed {
@@ -97,7 +99,7 @@ impl Before {
                 continue;
             };
             before.steps.push(step.clone());
-            let is_shown = steps.iter().any(|other| (other.step, &other.arm) == (number, &step.arm) && ran(other));
+            let is_shown = steps.iter().any(|(of, other)| (other.step, *of) == (number, arm) && ran(other));
             before.past.extend(is_shown.then_some(Rung { step: number, arm, seen }));
         }
         before.curves.stop(&ascent.ladder, &before.past);
@@ -157,10 +159,12 @@ mod tests {
             (3, Some(State::Running), BlockState::Running),
         ] {
             let run = dir.step_dir(step, "a").unwrap();
+            let context = context(1, 1);
+            let (seed, salt) = (context.manifest.spec.workload.seed, context.manifest.spec.key.salt);
             if let Some(state) = state {
-                run.write_report(&Accumulator::new(context(1, 1)).finish(Closing::plain(state))).unwrap();
+                run.write_report(&Accumulator::new(context).finish(Closing::plain(state))).unwrap();
             }
-            let (seed, salt, reason, level) = (1, 1, None, [1.0, 2.0, 4.0][step as usize - 1]);
+            let (reason, level) = (None, [1.0, 2.0, 4.0][step as usize - 1]);
             let at = dir.relative(&run);
             sweep.steps.push(SweepStep { step, arm: "a".into(), level, seed, salt, state: listed, dir: at, reason });
         }
