@@ -125,6 +125,32 @@ pub fn public_address(url: &str) -> String {
     public
 }
 
+/// A count in groups of three digits, as every count is printed: `2,162,688`.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    group(&count.to_string())
+}
+
+/// A count with what it counts: `1 turn`, `2,048 turns`.
+#[must_use]
+pub fn plural(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// Decimal digits, with a sign or without, in groups of three.
+#[must_use]
+pub fn group(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = String::from(sign);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

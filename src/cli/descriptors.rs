@@ -5,6 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::exit::{Exit, ExitWith as _};
 use crate::profile::{Pacing, RunSpec};
+use crate::units::{grouped, plural};
 use crate::workload::Plan;
 
 /// Files beside the sockets of turns: results, scrapes, the runtime, connections that are just being closed.
@@ -36,10 +37,12 @@ pub(super) fn reserve(spec: &RunSpec, plan: &Plan) -> anyhow::Result<()> {
     let reachable = hard.map_or(needed, |hard| hard.min(needed));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(reachable), maximum: hard });
     if (reachable < needed || raised.is_err()) && cap.is_some() {
-        let hard = hard.map_or("none".to_owned(), |hard| hard.to_string());
         let why = format!(
-            "{in_flight} turns in flight need {needed} open files, and the hard limit of this process is {hard}: raise it \
-             (`ulimit -Hn {needed}`, or LimitNOFILE of the service), or lower {key}"
+            "{} in flight need {} open files, and the hard limit of this process is {}: raise it (`ulimit -Hn {needed}`, or \
+             LimitNOFILE of the service), or lower {key}",
+            plural(in_flight, "turn"),
+            grouped(needed),
+            hard.map_or("none".to_owned(), grouped)
         );
         return Err(anyhow::anyhow!(why)).exit_with(Exit::Usage);
     }

@@ -7,7 +7,7 @@ use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{Place, TurnRecord};
 use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, hide_fields, metrics};
 use crate::text::{TextError, Vocabulary};
-use crate::units::public_address;
+use crate::units::{plural, public_address};
 use crate::workload::{self, Observing, Plan, Prompter, RouterKey};
 
 /// How a reply without usage is counted.
@@ -118,14 +118,14 @@ pub(super) fn server(site: &Site) -> ServerFacts {
 pub(super) fn headline(spec: &RunSpec, plan: &Plan) -> String {
     let totals = plan.totals();
     format!(
-        "{}: {} groups, {} sessions, {} turns with {} distinct prompts, {} prompt tokens, {} output tokens, {}, seed {}, workload {}",
+        "{}: {}, {}, {} with {}, {}, {}, {}, seed {}, workload {}",
         spec.name,
-        totals.groups,
-        totals.sessions,
-        totals.turns,
-        totals.distinct_prompts,
-        totals.prompt_tokens,
-        totals.output_tokens,
+        plural(totals.groups, "group"),
+        plural(totals.sessions, "session"),
+        plural(totals.turns, "turn"),
+        plural(totals.distinct_prompts, "distinct prompt"),
+        plural(totals.prompt_tokens, "prompt token"),
+        plural(totals.output_tokens, "output token"),
         spec.load,
         spec.workload.seed,
         plan.digest,

@@ -13,6 +13,7 @@ use crate::record::{TurnId, TurnRecord};
 use crate::render;
 use crate::sim::Preset;
 use crate::text::Vocabulary;
+use crate::units::plural;
 use crate::units::{Micros, Rank};
 use crate::workload::{self, Plan, PlanSummary, Prompter, StepCost};
 
@@ -75,9 +76,10 @@ fn time_bodies(spec: &RunSpec) -> anyhow::Result<String> {
     let (bodies, bytes) = bodies(&spec, &plan, vocabulary.clone());
     let built = start.elapsed();
     Ok(format!(
-        "vocabulary of {} words loaded in {:.3} s\nplan and {bodies} bodies of {:.1} MB built in {:.3} s\n",
-        vocabulary.size(),
+        "vocabulary of {} loaded in {:.3} s\nplan and bodies of {}, {:.1} MB, built in {:.3} s\n",
+        plural(vocabulary.size() as u64, "word"),
         loaded.as_secs_f64(),
+        plural(bodies as u64, "turn"),
         megabytes(bytes),
         built.as_secs_f64(),
     ))

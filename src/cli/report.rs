@@ -8,6 +8,7 @@ use super::export::ExportArgs;
 use super::say;
 use crate::report::{Accumulator, Closing, Context, RunReport, State, Survivors, Verdict};
 use crate::store::{self, RunDir, StoreError, SweepState};
+use crate::units::plural;
 
 /// Render a saved run or experiment
 #[derive(Debug, clap::Args)]
@@ -97,9 +98,10 @@ fn rebuild(path: &Path, saved: &RunReport) -> anyhow::Result<RunReport> {
         turns += 1;
     }
     say::note(&format!(
-        "note: `{}` did not end, or still runs: these numbers are made from the {turns} turns in requests.jsonl; server \
-         counters are missing, and so are ITL and ICL unless it ran with --output-details",
-        path.display()
+        "note: `{}` did not end, or still runs: these numbers are made from {} in requests.jsonl; server counters are \
+         missing, and so are ITL and ICL unless it ran with --output-details",
+        path.display(),
+        plural(turns, "turn")
     ));
     Ok(accumulator.finish(Closing::plain(State::Running)))
 }

@@ -22,6 +22,7 @@ use crate::record::{EndedBy, TurnRecord};
 use crate::sim::{Schedule, Written};
 use crate::stats::{Distribution, Quantile};
 use crate::text::Vocabulary;
+use crate::units::plural;
 use crate::workload::{self, Plan, Prompter};
 
 /// The streams of a step start within this time, so that the accepting of connections is not what is measured.
@@ -92,17 +93,21 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<Exit> {
 fn interrupted(args: &SelftestArgs, cut: NonZeroU32, best: Option<&Step>) -> String {
     let so_far = match best {
         Some(Step { streams, .. }) => {
-            format!("so far, this host drives {streams} streams × {} tok/s within 1 ms", args.rate)
+            format!("so far, this host drives {} × {} tok/s within 1 ms", told(*streams), args.rate)
         }
         None => "no step before it was within 1 ms".to_owned(),
     };
-    format!("INTERRUPTED at {cut} streams, of which nothing is known: {so_far}")
+    format!("INTERRUPTED at {}, of which nothing is known: {so_far}", told(cut))
+}
+
+fn told(streams: NonZeroU32) -> String {
+    plural(streams.get().into(), "stream")
 }
 
 fn verdict(args: &SelftestArgs, best: Option<&Step>) -> String {
     let rate = args.rate;
     match best {
-        Some(Step { streams, .. }) => format!("this host drives {streams} streams × {rate} tok/s within 1 ms"),
+        Some(Step { streams, .. }) => format!("this host drives {} × {rate} tok/s within 1 ms", told(*streams)),
         None => {
             format!("this host drives none of these loads within 1 ms, at {rate} tok/s a stream: is it busy otherwise?")
         }
@@ -208,11 +213,7 @@ impl Job {
         let (took, cpu) = (started.elapsed().as_secs_f64(), process_time().saturating_sub(cpu_before));
         let failed = turns.iter().find(|turn| !turn.outcome.is_complete());
         if let Some(TurnRecord { outcome, detail, .. }) = failed {
-            anyhow::bail!(
-                "{} streams: a turn ended as {outcome:?}: {}",
-                self.streams,
-                detail.as_deref().unwrap_or("-")
-            );
+            anyhow::bail!("{}: a turn ended as {outcome:?}: {}", told(self.streams), detail.as_deref().unwrap_or("-"));
         }
         let mut written = BTreeMap::new();
         for _ in &turns {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::RunReport;
+use crate::units::{grouped, plural};
 
 /// A reason to doubt every contrast of an arm, whatever its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,12 +22,18 @@ impl std::fmt::Display for Doubt {
                 f,
                 "{arm}: {first} ran first in {}; whatever changes with time, as heat and caches do, counts as a difference of \
                  the arms; run an even number of rounds, which `gspbench ab` orders AB BA",
-                if *rounds == 1 { "the only round".to_owned() } else { format!("all {rounds} rounds") }
+                if *rounds == 1 {
+                    "the only round".to_owned()
+                } else {
+                    format!("all {}", plural(*rounds as u64, "round"))
+                }
             ),
             Self::UnevenOrder { arm, first, times, rounds } => write!(
                 f,
-                "{arm}: {first} ran first in {times} of {rounds} rounds, so that a part of any drift counts as a difference of \
-                 the arms; run an even number of rounds"
+                "{arm}: {first} ran first in {} of {}, so that a part of any drift counts as a difference of the arms; run an \
+                 even number of rounds",
+                grouped(*times as u64),
+                plural(*rounds as u64, "round")
             ),
         }
     }

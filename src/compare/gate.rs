@@ -2,6 +2,7 @@
 
 use super::shape::{Comparison, Contrast, Interval, MetricRow};
 use crate::report::{Better, Condition, Gate, GateOutcome, RunReport, judge_run};
+use crate::units::plural;
 
 /// One outcome a gate and arm. `blocks` gives the reports of an arm.
 pub(super) fn outcomes<'a>(
@@ -33,7 +34,7 @@ fn worse(comparison: &Comparison, key: &str, at: usize, share: f64) -> (bool, St
         return (false, "it cannot be judged: there is no interval; run three rounds or more".to_owned());
     };
     if is_thin(row, at) {
-        let seen = format!("it cannot be judged: fewer than {} samples stand behind it", row.least_samples);
+        let seen = format!("it cannot be judged: fewer than {} stand behind it", plural(row.least_samples, "sample"));
         return (false, seen);
     }
     let (least, most) = badness(row.better, interval);
@@ -67,6 +68,6 @@ fn every_block(gate: &Gate, blocks: &[(u32, &RunReport)]) -> (bool, String) {
     match outcomes.iter().find(|(_, outcome)| !outcome.passed) {
         Some((round, outcome)) => (false, format!("round {round}: {}", outcome.seen)),
         None if outcomes.is_empty() => (false, "no block of this arm has run".to_owned()),
-        None => (true, format!("it did not hold in any of its {} blocks", outcomes.len())),
+        None => (true, format!("it did not hold in any of its {}", plural(outcomes.len() as u64, "block"))),
     }
 }

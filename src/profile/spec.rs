@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{MetricsUrl, Slo};
+use crate::units::{grouped, plural};
 
 /// One arm, one block: everything that a run needs to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -189,13 +190,16 @@ impl std::fmt::Display for LoadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { pacing, max_turns_in_flight, connections, ramp_up, duration, think, warmup_sessions: _ } = self;
         match pacing {
-            Pacing::Closed { sessions } => write!(f, "closed loop, {sessions} sessions in flight")?,
+            Pacing::Closed { sessions } => {
+                write!(f, "closed loop, {} in flight", plural(sessions.get().into(), "session"))?;
+            }
             Pacing::Open { per_second, gaps, sessions } => {
                 write!(f, "open loop, {per_second} sessions/s, {gaps}")?;
-                sessions.map_or(Ok(()), |cap| write!(f, ", at most {cap} in flight"))?;
+                sessions.map_or(Ok(()), |cap| write!(f, ", at most {} in flight", grouped(cap.get().into())))?;
             }
         }
-        max_turns_in_flight.map_or(Ok(()), |turns| write!(f, ", at most {turns} turns in flight"))?;
+        max_turns_in_flight
+            .map_or(Ok(()), |turns| write!(f, ", at most {} in flight", plural(turns.get().into(), "turn")))?;
         let spans = [("think time", Some(*think)), ("ramp-up", Some(*ramp_up)), ("at most", *duration)];
         for (what, span) in spans {
             span.filter(|span| !span.is_zero())

@@ -2,24 +2,22 @@
 
 use serde::Serialize;
 
+use crate::units::group;
+pub(super) use crate::units::{grouped as whole, plural};
+
 /// What stands for an absent value.
 pub(super) const ABSENT: &str = "–";
 
 /// Three to four significant digits.
 pub(super) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
-        size if size >= 999.5 => return grouped(&format!("{value:.0}")),
+        size if size >= 999.5 => return group(&format!("{value:.0}")),
         size if size >= 99.95 => 1,
         size if size >= 0.9995 || size == 0.0 => 2,
         size if size >= 0.09995 => 3,
         _ => 4,
     };
     format!("{value:.decimals$}")
-}
-
-/// A whole number in groups of three digits.
-pub(super) fn whole(value: u64) -> String {
-    grouped(&value.to_string())
 }
 
 /// A share as per cent, without the sign.
@@ -48,29 +46,12 @@ pub(super) fn told(count: Option<u64>) -> String {
     count.map_or_else(|| "not recorded".to_owned(), whole)
 }
 
-/// `1 turn`, `2 turns`.
-pub(super) fn plural(count: u64, noun: &str) -> String {
-    format!("{} {noun}{}", whole(count), if count == 1 { "" } else { "s" })
-}
-
 /// The word by which a file names this value.
 pub(super) fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => ABSENT.to_owned(),
     }
-}
-
-fn grouped(digits: &str) -> String {
-    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
-    let mut out = String::from(sign);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -19,28 +19,26 @@ pub fn plan(summary: &PlanSummary) -> Page {
 
 fn workload(summary: &PlanSummary) -> Vec<String> {
     let totals = &summary.totals;
-    let turns = match summary.turns_per_session {
-        1 => "1 turn each".to_owned(),
-        turns => format!("{turns} turns each"),
-    };
+    let turns = format!("{} each", plural(summary.turns_per_session.into(), "turn"));
     let keys = summary.placement.as_ref().map_or_else(
         || "no keys".to_owned(),
         |placement| format!("{} by {}", plural(placement.keys, "key"), word(&summary.key_by)),
     );
     vec![
         format!(
-            "workload: {}, {}, {turns} · {} prompt + {} output tokens · {} distinct prompts",
+            "workload: {}, {}, {turns} · {} prompt + {} · {}",
             plural(totals.groups, "group"),
             plural(totals.sessions, "session"),
             whole(totals.prompt_tokens),
-            whole(totals.output_tokens),
-            whole(totals.distinct_prompts),
+            plural(totals.output_tokens, "output token"),
+            plural(totals.distinct_prompts, "distinct prompt"),
         ),
         format!(
-            "lengths: system prompt {}, question {}, output {} tokens",
+            "lengths: system prompt {}, question {}, output {}{}",
             length(summary.system_tokens),
             length(summary.question_tokens),
             length(summary.output_tokens),
+            if summary.output_tokens.max == 1 { " token" } else { " tokens" },
         ),
         format!("load: {} · {} order · {keys}", load(summary), word(&summary.order)),
         format!("seed {} · digest {}", summary.seed, summary.digest),
@@ -55,8 +53,10 @@ fn load(summary: &PlanSummary) -> String {
     let load = match summary.pacing {
         Pacing::Closed { sessions: _ } => format!("{} in flight", plural(summary.in_flight.into(), "session")),
         Pacing::Open { per_second, gaps, sessions } => {
-            let limit = sessions.map_or("no limit".to_owned(), |limit| format!("at most {limit}"));
-            format!("{per_second} sessions/s, {gaps}, {limit} in flight (about {})", summary.in_flight)
+            let limit =
+                sessions.map_or("no limit".to_owned(), |limit| format!("at most {}", whole(limit.get().into())));
+            let about = whole(summary.in_flight.into());
+            format!("{per_second} sessions/s, {gaps}, {limit} in flight (about {about})")
         }
     };
     load + &summary.duration.map_or(String::new(), |span| format!(", for at most {} s", figure(span.as_secs_f64())))
@@ -110,9 +110,9 @@ fn estimate(summary: &PlanSummary) -> Vec<String> {
             plural(summary.ranks.into(), "rank")
         ),
         format!(
-            "Least run time: prefill of what is not reused, plus output tokens {} sessions at a time, at the step costs of \
-             the simulator's preset; queues and uneven ranks come on top.",
-            summary.in_flight
+            "Least run time: prefill of what is not reused, plus output tokens {} at a time, at the step costs of the \
+             simulator's preset; queues and uneven ranks come on top.",
+            plural(summary.in_flight.into(), "session")
         ),
     ]
 }
@@ -141,8 +141,9 @@ fn warning(warning: &PlanWarning) -> String {
             whole(held)
         ),
         PlanWarning::IdleRanks { idle, ranks } => format!(
-            "{idle} of {ranks} ranks have no key: this placement is one draw; another key.salt gives another, more groups \
-             a more even one"
+            "{} of {} have no key: this placement is one draw; another key.salt gives another, more groups a more even one",
+            whole(idle),
+            plural(ranks.into(), "rank")
         ),
         PlanWarning::HotRank { rank, over_mean } => format!(
             "rank {rank} is preferred by {} times the mean of turns: expect queues there, or spills where the policy has a \
@@ -156,9 +157,9 @@ fn warning(warning: &PlanWarning) -> String {
             whole(groups)
         ),
         PlanWarning::RouterKey { key } if key.collapses() => format!(
-            "{} is the same in all {} sessions: a router that takes it for its key sends all of them to one worker",
+            "{} is the same in all {}: a router that takes it for its key sends all of them to one worker",
             key.rule,
-            whole(key.sessions)
+            plural(key.sessions, "session")
         ),
         PlanWarning::RouterKey { key } => format!(
             "the first prompts are shorter than {}, which later turns fill: a router that takes it for its key sees \
@@ -166,12 +167,16 @@ fn warning(warning: &PlanWarning) -> String {
             key.rule
         ),
         PlanWarning::Aliasing { cycle: Aliasing::Concurrency(sessions), ranks } => format!(
-            "{sessions} sessions in flight are a multiple of {ranks} ranks, so round robin may return sessions to their \
-             rank by accident: take a number that {ranks} does not divide"
+            "{} in flight are a multiple of {}, so round robin may return sessions to their rank by accident: take a number \
+             that {ranks} does not divide",
+            plural(sessions.into(), "session"),
+            plural(ranks.into(), "rank")
         ),
         PlanWarning::Aliasing { cycle: Aliasing::Sessions(sessions), ranks } => format!(
-            "{sessions} sessions are a multiple of {ranks} ranks, so round robin may return sessions to their rank by \
-             accident: compare the share of split sessions with the one above"
+            "{} are a multiple of {}, so round robin may return sessions to their rank by accident: compare the share of \
+             split sessions with the one above",
+            plural(sessions.into(), "session"),
+            plural(ranks.into(), "rank")
         ),
     }
 }

@@ -77,18 +77,18 @@ fn origin(report: &RunReport) -> Vec<String> {
     let load = manifest.load();
     // Of another program's prompts nothing is known.
     let distinct =
-        report.foreign.is_none().then(|| format!(" with {} distinct prompts", whole(workload.distinct_prompts)));
+        report.foreign.is_none().then(|| format!(" with {}", plural(workload.distinct_prompts, "distinct prompt")));
     let mut lines = vec![format!("server: {}", if server.is_empty() { "unknown".into() } else { server.join(" · ") })];
     lines.extend(report.simulated().as_ref().map(|simulated| format!("server is {}", setting::how(simulated))));
     lines.extend([
         format!(
-            "workload: {}, {}, {}{} · {} prompt + {} output tokens planned · {} · seed {} · digest {}",
+            "workload: {}, {}, {}{} · {} prompt + {} planned · {} · seed {} · digest {}",
             plural(workload.groups.into(), "group"),
             plural(workload.sessions, "session"),
             plural(workload.turns, "turn"),
             distinct.unwrap_or_default(),
             whole(workload.prompt_tokens),
-            whole(workload.output_tokens),
+            plural(workload.output_tokens, "output token"),
             load,
             manifest.spec.workload.seed,
             workload.digest,

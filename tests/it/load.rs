@@ -209,7 +209,7 @@ fn the_duration_keeps_the_tokens_that_arrived_and_counts_no_cut_turn() {
     assert_eq!((totals.output_tokens, report.metrics.ttft_ms.unwrap().count), (Some(60), 4));
     assert_eq!(report.validity.voids, [], "cut turns are no errors");
     let reason = report.windows.steady_reason.as_ref().unwrap();
-    assert!(reason.starts_with("4 turns were sent under full load, and 8"), "{reason}");
+    assert!(reason.starts_with("4 turns sent under full load, and 8"), "{reason}");
 }
 
 /// A duration-limited run is full to its end: that is its steady window.

@@ -63,15 +63,15 @@ mod sim_server;
 #[cfg(test)]
 mod sim_serving;
 #[cfg(test)]
-mod sweep;
-#[cfg(test)]
 mod small_runs;
+#[cfg(test)]
+mod sweep;
 #[cfg(test)]
 mod traps_endless;
 #[cfg(test)]
-mod traps_framing;
-#[cfg(test)]
 mod traps_figures;
+#[cfg(test)]
+mod traps_framing;
 #[cfg(test)]
 mod traps_lanes;
 #[cfg(test)]

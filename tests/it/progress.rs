@@ -53,3 +53,58 @@ fn a_run_has_a_line_as_it_begins_and_as_it_ends() {
     let words = ["run", "quick", "--target=sim:round_robin,ranks=2", "--max-concurrency=2", "--out=out"];
     tells_of_its_blocks(&words, "quick: 2 groups", &["sim:round_robin,ranks=2"]);
 }
+
+/// What is counted in the program's words.
+const NOUNS: [&str; 14] = [
+    "group", "session", "turn", "token", "prompt", "output", "distinct", "request", "rank", "round", "block", "step",
+    "stream", "sample",
+];
+
+/// Counts that are not as all others: `1 groups`, `2048 turns`.
+fn odd_counts(text: &str) -> Vec<String> {
+    let words: Vec<&str> =
+        text.split_whitespace().map(|word| word.trim_matches(&['(', ')', ',', '.', ':', ';'][..])).collect();
+    let is_odd = |count: &str, noun: &str| {
+        let single = noun.strip_suffix('s').filter(|noun| NOUNS.contains(noun));
+        let is_long = count.len() > 3 && count.bytes().all(|byte| byte.is_ascii_digit());
+        (count == "1" && single.is_some()) || (is_long && (single.is_some() || NOUNS.contains(&noun)))
+    };
+    let pairs = words.windows(2).filter(|pair| is_odd(pair[0], pair[1]));
+    pairs.map(|pair| pair.join(" ")).collect()
+}
+
+#[test]
+fn a_count_of_one_is_no_plural_and_a_long_one_has_its_thousands_apart() {
+    assert_eq!(
+        odd_counts("1 groups, 2048 turns: 2,048 turns, 1 group, 12 turns, (1 rounds), 4096 prompt tokens").len(),
+        4
+    );
+    let one = ["--gsp-num-groups=1", "--gsp-prompts-per-group=1", "--gsp-num-turns=1", "--max-concurrency=1"];
+    let tiny = ["--gsp-system-prompt-len=8", "--gsp-question-len=4", "--gsp-output-len=1", "--seed=1"];
+    let many = ["--gsp-num-groups=2", "--gsp-prompts-per-group=2048", "--gsp-num-turns=2", "--max-concurrency=2000"];
+    let gone = ["run", "--target=http://127.0.0.1:9", "--out=gone"];
+    for (words, size) in [
+        (&["plan"][..], one),
+        (&["plan"], many),
+        (&["run", "--target=sim:round_robin,ranks=1", "--out=out"], one),
+        (
+            &[
+                "ab",
+                "--rounds=1",
+                "--arm=rr=sim:round_robin,ranks=1",
+                "--arm=pa=sim:prefix_affinity,ranks=1",
+                "--out=out",
+            ],
+            one,
+        ),
+        (&["sweep", "--concurrencies=1", "--arm=rr=sim:round_robin,ranks=1", "--out=out"], one),
+        (&gone, one),
+        (&gone, many),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let (_, shown, said) = gspbench(&[words, &size, &tiny].concat(), home.path());
+        let all = shown + &said;
+        assert_eq!(odd_counts(&all), Vec::<String>::new(), "{words:?}: {all}");
+        assert!(all.len() > 100 && !all.contains("--help"), "{words:?} is a command: {all}");
+    }
+}

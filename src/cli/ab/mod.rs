@@ -17,6 +17,7 @@ use crate::compare::{Comparison, Settings, compare, planned_doubt};
 use crate::profile::{Context, ExperimentSpec, Override, experiment_spec, raw};
 use crate::report::metric;
 use crate::store::{self, Experiment, ExperimentDir};
+use crate::units::plural;
 use crate::{render, workload};
 use resume::Before;
 use trial::{Done, Trial, worse};
@@ -175,9 +176,9 @@ fn noise_floor(spec: &ExperimentSpec, comparison: &Comparison) -> Option<String>
         || "too few for an interval".to_owned(),
         |floor| format!("a change of {:.1} % is within the interval", floor * 100.0),
     );
-    let (rounds, label) = (ratios().count(), &row.label);
+    let (rounds, label) = (plural(ratios().count() as u64, "round"), &row.label);
     Some(format!(
-        "noise floor: over {rounds} rounds, {label} of one and the same arm differed by ratios of {least:.3} to \
+        "noise floor: over {rounds}, {label} of one and the same arm differed by ratios of {least:.3} to \
          {most:.3}; {floor}"
     ))
 }

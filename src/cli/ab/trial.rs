@@ -21,6 +21,7 @@ use crate::profile::{ExperimentSpec, History, RunSpec};
 use crate::report::{State, public_experiment};
 use crate::store::{self, BlockState, Detail, Experiment, ExperimentDir, RunDir};
 use crate::text::Vocabulary;
+use crate::units::plural;
 use crate::workload::{Plan, Replies};
 
 /// An experiment about to run.
@@ -82,8 +83,9 @@ impl Trial<'_> {
     /// What is about to run, in a line.
     fn ahead(&self, course: &Course) -> String {
         let arms: Vec<&str> = self.spec.arms.iter().map(|arm| arm.name.as_str()).collect();
-        let (blocks, rounds) = (course.design.rest(&course.past).len(), self.spec.rounds);
-        format!("to run: {blocks} blocks, of {rounds} rounds of {}", arms.join(", "))
+        let blocks = plural(course.design.rest(&course.past).len() as u64, "block");
+        let rounds = plural(self.spec.rounds.get().into(), "round");
+        format!("to run: {blocks}, of {rounds} of {}", arms.join(", "))
     }
 
     async fn rounds(&self, course: &mut Course, sites: &Sites) -> anyhow::Result<Exit> {

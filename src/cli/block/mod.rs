@@ -31,6 +31,7 @@ use crate::report::{Accumulator, Closing, Context, Host, Manifest, RunReport, Se
 use crate::store::{Detail, RunDir};
 use crate::target::TargetError;
 use crate::text::Vocabulary;
+use crate::units::plural;
 use crate::workload::{Observing, Plan, Prompter, Replies};
 use progress::Progress;
 use recorder::{Recorded, Recorder};
@@ -130,8 +131,8 @@ impl Block<'_> {
         self.lines.append(dir, &report)?;
         if driven.lost_sessions > 0 {
             anyhow::bail!(
-                "{} sessions ended by a fault of this program; its records lack their turns",
-                driven.lost_sessions
+                "{} ended by a fault of this program; its records lack their turns",
+                plural(driven.lost_sessions as u64, "session")
             );
         }
         progress.end(&report);

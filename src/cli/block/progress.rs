@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::cli::say;
 use crate::render;
 use crate::report::{Live, RunReport};
+use crate::units::{grouped, plural};
 
 /// Redraws a second: more would cost the run time on its own cores.
 const REDRAWS: u8 = 10;
@@ -83,7 +84,7 @@ impl Progress {
             #[cfg(test)]
             looks: 0,
         };
-        progress.line(|| format!("begins, {turns} turns"));
+        progress.line(|| format!("begins, {}", plural(turns, "turn")));
         progress
     }
 
@@ -160,7 +161,8 @@ fn done(live: &Live) -> u64 {
 
 /// The line of a block of `turns` turns while they are sent.
 fn under_way(turns: u64, live: &Live, in_flight: usize, elapsed: Duration) -> String {
-    format!("{} of {turns} turns in {} s · {}", done(live), elapsed.as_secs(), message(live, in_flight, elapsed))
+    let (done, turns) = (grouped(done(live)), plural(turns, "turn"));
+    format!("{done} of {turns} in {} s · {}", elapsed.as_secs(), message(live, in_flight, elapsed))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tokens stay below 2^53")]
@@ -168,10 +170,11 @@ fn message(live: &Live, in_flight: usize, elapsed: Duration) -> String {
     let rate = live.output_tokens as f64 / elapsed.as_secs_f64().max(1e-3);
     let hit = live.hit_rate.map_or_else(|| "–".to_owned(), |hit| format!("{:.1} %", hit * 100.0));
     format!(
-        "{in_flight} in flight · {rate:.0} tok/s · TTFT p50 {} p99 {} ms · hit {hit} · {} failed",
+        "{} in flight · {rate:.0} tok/s · TTFT p50 {} p99 {} ms · hit {hit} · {} failed",
+        grouped(in_flight as u64),
         whole(live.ttft_p50_ms),
         whole(live.ttft_p99_ms),
-        live.failed
+        grouped(live.failed)
     )
 }
 

@@ -13,6 +13,7 @@ use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Cut, HistogramDelta, Unread, When};
 use crate::target::{self, Kind, Scrape, TargetError};
+use crate::units::plural;
 use crate::units::{NodeRole, public_address};
 use crate::wire::Exposition;
 
@@ -284,7 +285,8 @@ pub(crate) fn restarted(before: &Scrapes, after: &Scrapes) -> Vec<String> {
 pub(crate) fn raw_metrics(before: &Scrapes, after: &Scrapes) -> String {
     let part = |when: &str, scrapes: &Scrapes| {
         let page = |(source, Scrape { raw, left_out, .. }): (&String, &Scrape)| {
-            let cut = if *left_out > 0 { format!("; {left_out} bytes are left out") } else { String::new() };
+            let cut =
+                if *left_out > 0 { format!("; {} left out", plural(*left_out as u64, "byte")) } else { String::new() };
             format!("# gspbench: {source}, {when} the run{cut}\n{raw}\n")
         };
         scrapes.read.iter().map(page).collect::<String>()

@@ -4,6 +4,7 @@ use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::report::shape::RunReport;
 use crate::stats::Summary;
+use crate::units::plural;
 
 /// Lag at the 99th percentile, in ms, and as a share of the median TTFT; the larger counts. Half of it warns.
 const LAG_MS: f64 = 5.0;
@@ -99,7 +100,7 @@ fn client_resource(report: &RunReport) -> Option<Judged> {
     let turns = *report.totals.failed_by_kind.get("client_resource")?;
     let finding = finding(
         FindingKind::Client,
-        format!("{turns} turns failed because this host ran out of ports, descriptors or memory"),
+        format!("{} failed because this host ran out of ports, descriptors or memory", plural(turns, "turn")),
         Some("none".into()),
         "the server never saw them",
         "raise `ulimit -n`, widen the port range, or lower the load",

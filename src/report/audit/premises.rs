@@ -5,6 +5,7 @@ use crate::profile::Target;
 use crate::record::Place;
 use crate::report::ratio;
 use crate::report::shape::RunReport;
+use crate::units::plural;
 use crate::workload::Aliasing;
 
 /// Servers that route, if at all, by load, key or rank, and not by the head of a prompt.
@@ -20,7 +21,8 @@ pub(super) fn rank(report: &RunReport) -> Option<Judged> {
     let finding = finding(
         FindingKind::Rank,
         format!(
-            "{turns} turns were served by {}{more}, and the server has {ranks} of them, numbered from 0",
+            "{} came back from {}{more}, and the server has {ranks} of them, numbered from 0",
+            plural(turns, "turn"),
             first.place
         ),
         None,
@@ -48,8 +50,8 @@ pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {
         return None;
     }
     let multiple = |cycle: &Aliasing| match cycle {
-        Aliasing::Concurrency(sessions) => format!("{sessions} sessions in flight"),
-        Aliasing::Sessions(sessions) => format!("{sessions} sessions in all"),
+        Aliasing::Concurrency(sessions) => format!("{} in flight", plural(u64::from(*sessions), "session")),
+        Aliasing::Sessions(sessions) => format!("{} in all", plural(u64::from(*sessions), "session")),
     };
     let cycles = cycles.iter().map(multiple).collect::<Vec<_>>().join(" and ");
     let split = report.affinity.split_sessions.and_then(|split| ratio(split, report.affinity.sessions));
@@ -61,7 +63,7 @@ pub(super) fn aliasing(report: &RunReport) -> Option<Judged> {
     };
     let finding = finding(
         FindingKind::Aliasing,
-        format!("{cycles}: multiples of {} ranks{seen}", expected.ranks),
+        format!("{cycles}: multiples of {}{seen}", plural(expected.ranks.into(), "rank")),
         None,
         "round robin may keep step with the sessions: its reuse is then not that of chance",
         "take numbers that the ranks do not divide, or compare the share of sessions that moved with that of chance",
@@ -99,7 +101,7 @@ pub(super) fn router_key(report: &RunReport) -> Option<Judged> {
     }
     let (seen, effect, advice) = match (key.collapses(), key.is_stable) {
         (true, _) => (
-            format!("{} is the same in all {} sessions", key.rule, key.sessions),
+            format!("{} is the same in all {}", key.rule, plural(key.sessions, "session")),
             "a router that takes it for its key sends all of them to one worker",
             "take several groups, or a router that reads a key header",
         ),

@@ -6,6 +6,7 @@ use super::finding::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::record::{CounterRole, Place};
 use crate::report::server::{Cut, Unread, When};
 use crate::report::shape::RunReport;
+use crate::units::{group, grouped, plural};
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
@@ -21,7 +22,7 @@ pub(super) fn possible(report: &RunReport) -> Option<Judged> {
     (turns > 0).then(|| {
         let finding = finding(
             FindingKind::Hit,
-            format!("{turns} replies report more cached tokens than their prompt had"),
+            format!("the replies of {} report more cached tokens than their prompt had", plural(turns, "turn")),
             Some("none".into()),
             "the server's count of cached tokens, or of prompt tokens, is wrong: no hit rate is given",
             "compare `cached_tokens` and `prompt_tokens` in requests.jsonl with the server's counters, and tell its makers",
@@ -52,11 +53,12 @@ pub(super) fn unread(unread: &Unread) -> Judged {
 pub(super) fn cut(cut: &Cut) -> Judged {
     let series = cut.summed_series.map(|series| {
         format!(
-            "{series} series of known counters, which are kept as sums of each counter and place, without their labels"
+            "{} series of known counters, which are kept as sums of each counter and place, without their labels",
+            grouped(series)
         )
     });
     let bytes = Some(cut.left_out_bytes).filter(|bytes| *bytes > 0);
-    let bytes = bytes.map(|bytes| format!("{bytes} bytes of other series, which are not in metrics.prom"));
+    let bytes = bytes.map(|bytes| format!("{} of other series, which are not in metrics.prom", plural(bytes, "byte")));
     let parts: Vec<_> = series.into_iter().chain(bytes).collect();
     let finding = finding(
         FindingKind::Scrape,
@@ -133,8 +135,8 @@ fn counts_twice(report: &RunReport) -> Option<(BTreeSet<&str>, String)> {
     }
     let (client, server) = (as_f64(report.totals.prompt_tokens?), prompt_tokens(report)?);
     (client > 0.0 && server >= 2.0 * client * (1.0 - TRAFFIC.warning)).then(|| {
-        let why =
-            format!("together they counted {server:.0} prompt tokens, our turns had {client:.0}, at most half of it");
+        let (server, client) = (round(server), round(client));
+        let why = format!("together they counted {server} prompt tokens, our turns had {client}, at most half of it");
         (sources, why)
     })
 }
@@ -235,6 +237,11 @@ struct Counted {
     slack: f64,
 }
 
+/// A count that a server wrote as a float.
+fn round(count: f64) -> String {
+    group(&format!("{count:.0}"))
+}
+
 impl Counted {
     /// Beyond what can be ours, as a share of what is.
     fn surplus(&self) -> f64 {
@@ -245,9 +252,9 @@ impl Counted {
     fn words(&self) -> String {
         let unheard = match self.unheard {
             none if none <= 0.0 => String::new(),
-            some => format!(" and at most {some:.0} in requests without a complete reply"),
+            some => format!(" and at most {} in requests without a complete reply", round(some)),
         };
-        format!("{:.0} {}, our turns had {:.0}{unheard}", self.server, self.what, self.ours)
+        format!("{} {}, our turns had {}{unheard}", round(self.server), self.what, round(self.ours))
     }
 }
 

@@ -87,7 +87,7 @@ fn requests_of_others_are_seen_however_short_their_prompts_are() {
     assert_eq!(traffic(&turns, 200.0, 20_000.0), None);
     assert_eq!(traffic(&turns, 201.0, 20_001.0), None, "one may have ended as the run began");
     let seen = traffic(&turns, 400.0, 20_040.0).unwrap().seen;
-    for words in ["400 requests, our turns had 200", "20040 prompt tokens, our turns had 20000"] {
+    for words in ["400 requests, our turns had 200", "20,040 prompt tokens, our turns had 20,000"] {
         assert!(seen.contains(words), "{seen}");
     }
     assert!(traffic(&turns, 202.0, 20_002.0).is_some(), "two of two hundred are 1 %");

@@ -6,6 +6,7 @@ use crate::record::Oddity;
 use crate::report::ratio;
 use crate::report::server::{FlushProof, KeySeen};
 use crate::report::shape::RunReport;
+use crate::units::{grouped, plural};
 
 /// Share of the turns that were placed of those that were served elsewhere.
 const PIN: Limits = Limits { void: 0.01, warning: 0.0 };
@@ -19,8 +20,9 @@ pub(super) fn restart(report: &RunReport) -> Option<Judged> {
     let started =
         started.map(|source| (format!("the process at {source} started"), "one process serves the whole run"));
     let refused = Some(report.totals.refused_turns).filter(|turns| *turns > 0);
-    let refused = refused
-        .map(|turns| (format!("the connections of {turns} turns were refused"), "the server listens throughout"));
+    let refused = refused.map(|turns| {
+        (format!("the connections of {} were refused", plural(turns, "turn")), "the server listens throughout")
+    });
     let (seen, limit) = fell.or(started).or(refused)?;
     let finding = finding(
         FindingKind::Restart,
@@ -41,8 +43,9 @@ pub(super) fn cold(report: &RunReport) -> Option<Judged> {
         let finding = finding(
             FindingKind::Warm,
             format!(
-                "{} of {groups} groups found their prompt cached before this run can have put it there",
-                evidence.warm_groups
+                "{} of {} found their prompt cached before this run can have put it there",
+                grouped(evidence.warm_groups),
+                plural(groups, "group")
             ),
             Some("none".into()),
             "reuse and TTFT are better than a cold start gives",
@@ -53,7 +56,7 @@ pub(super) fn cold(report: &RunReport) -> Option<Judged> {
     (evidence.silent_groups > 0 && wants_cold && !is_proven_cold(report)).then(|| {
         let finding = finding(
             FindingKind::ColdUnproven,
-            format!("the first turns of {} groups do not say what was cached", evidence.silent_groups),
+            format!("the first turns of {} do not say what was cached", plural(evidence.silent_groups, "group")),
             None,
             "a cache left warm by earlier requests would not be noticed",
             "let the server report cached tokens (SGLang: --enable-cache-report, vLLM: --enable-prompt-tokens-details)",
@@ -112,8 +115,9 @@ pub(super) fn pin(report: &RunReport) -> Option<Judged> {
     let finding = finding(
         FindingKind::Pin,
         format!(
-            "{turns} of {} turns ({}) were served by another rank than this program asked for",
-            totals.complete,
+            "{} of {} ({}) were served by another rank than this program asked for",
+            grouped(turns),
+            plural(totals.complete, "turn"),
             percent(share)
         ),
         Some(format!("{}, warning for any", percent(PIN.void))),

@@ -5,6 +5,7 @@ use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::Target;
 use crate::report::ratio;
 use crate::report::shape::RunReport;
+use crate::units::{grouped, plural};
 
 /// Turns of the busiest place over the mean above which the split is called skewed.
 const SKEW: f64 = 1.25;
@@ -36,14 +37,15 @@ pub(super) fn skew(report: &RunReport) -> Option<Judged> {
     let finding = finding(
         FindingKind::Skew,
         format!(
-            "{} served {} of {placed} turns ({}), {over_mean:.2} times the mean of the places, and {} kept connections had \
-             one place each for all but {} of their {} turns, whatever the groups of these",
+            "{} served {} of {} ({}), {over_mean:.2} times the mean of the places, and {} had one place each for all but {} of \
+             their {}, whatever the groups of these",
             busiest.place,
-            busiest.turns,
+            grouped(busiest.turns),
+            plural(placed, "turn"),
             percent(share),
-            kept.connections,
-            kept.off_main_turns,
-            kept.turns,
+            plural(kept.connections, "kept connection"),
+            grouped(kept.off_main_turns),
+            plural(kept.turns, "turn"),
         ),
         Some(format!("{SKEW} times the mean")),
         "a balancer of connections stands in between: some places idle while others queue, and all figures are those of the \

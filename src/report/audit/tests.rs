@@ -131,7 +131,7 @@ fn a_page_of_counters_that_is_not_kept_whole_is_named_with_what_is_missing() {
         warnings.remove(0).seen
     };
     let (series, bytes) = (said(Some(160_000), 0), said(None, 77));
-    assert!(series.contains("http://a") && series.contains("160000 series") && !series.contains("bytes"), "{series}");
+    assert!(series.contains("http://a") && series.contains("160,000 series") && !series.contains("bytes"), "{series}");
     assert!(bytes.contains("77 bytes") && !bytes.contains("known counters"), "{bytes}");
     assert!(said(Some(160_000), 77).contains("metrics.prom"));
 }
@@ -355,7 +355,7 @@ fn a_rank_that_the_server_does_not_have_is_named() {
     let beyond = judged(Some(2));
     assert_eq!(kinds(&beyond), [FindingKind::Rank]);
     assert!(
-        beyond[0].seen.starts_with("2 turns were served by rank 2 and 1 more, and the server has 2"),
+        beyond[0].seen.starts_with("2 turns came back from rank 2 and 1 more, and the server has 2"),
         "{}",
         beyond[0].seen
     );

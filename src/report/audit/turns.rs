@@ -3,6 +3,7 @@
 use super::finding::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::record::Oddity;
 use crate::report::shape::{RunReport, State};
+use crate::units::{grouped, plural};
 
 /// Failed turns, as a share of those that the end of the run did not cut, above which survivors no longer stand for the
 /// workload.
@@ -13,9 +14,10 @@ const OUTPUT: Limits = Limits { void: 0.02, warning: 0.005 };
 pub(super) fn errors(report: &RunReport) -> Option<Judged> {
     let totals = &report.totals;
     let rate = totals.failure_rate().filter(|_| totals.failed > 0)?;
-    let kinds: Vec<_> = totals.failed_by_kind.iter().map(|(kind, turns)| format!("{kind} {turns}")).collect();
-    let seen =
-        format!("{} of {} turns failed ({}): {}", totals.failed, totals.planned, percent(rate), kinds.join(", "));
+    let kinds: Vec<_> =
+        totals.failed_by_kind.iter().map(|(kind, turns)| format!("{kind} {}", grouped(*turns))).collect();
+    let (failed, planned) = (grouped(totals.failed), plural(totals.planned, "turn"));
+    let seen = format!("{failed} of {planned} failed ({}): {}", percent(rate), kinds.join(", "));
     let finding = finding(
         FindingKind::Errors,
         seen,
@@ -54,7 +56,8 @@ pub(super) fn interrupted(report: &RunReport) -> Option<Judged> {
         State::Interrupted => ("was interrupted", "run again to the end"),
     };
     let ended = report.totals.complete + report.totals.failed;
-    let seen = format!("the run {word}: {ended} of {} turns ended", report.totals.planned);
+    let (ended, planned) = (grouped(ended), plural(report.totals.planned, "turn"));
+    let seen = format!("the run {word}: {ended} of {planned} ended");
     Some((
         finding(FindingKind::Interrupted, seen, None, "the numbers are those of a part of the plan", advice),
         Verdict::Valid,
@@ -66,7 +69,7 @@ pub(super) fn estimated(report: &RunReport) -> Option<Judged> {
     (turns > 0).then(|| {
         let finding = finding(
             FindingKind::Estimated,
-            format!("{turns} replies came without usage: their output tokens are estimates"),
+            format!("the replies of {} came without usage: their output tokens are estimates", plural(turns, "turn")),
             None,
             "token throughput and TPOT are approximate",
             "let the server send usage (`stream_options.include_usage`)",
@@ -79,11 +82,15 @@ pub(super) fn oddities(report: &RunReport) -> Option<Judged> {
     let totals = &report.totals;
     // Which rank served a reply bends no protocol: see `served::pin`.
     let bent = totals.oddities.iter().filter(|(kind, _)| **kind != Oddity::PinIgnored.to_string());
-    let kinds: Vec<_> = bent.map(|(kind, turns)| format!("{kind} {turns}")).collect();
+    let kinds: Vec<_> = bent.map(|(kind, turns)| format!("{kind} {}", grouped(*turns))).collect();
     (!kinds.is_empty()).then(|| {
         let finding = finding(
             FindingKind::Oddities,
-            format!("replies of {} complete turns were not plain streams: {}", totals.complete, kinds.join(", ")),
+            format!(
+                "replies of {} were not plain streams: {}",
+                plural(totals.complete, "complete turn"),
+                kinds.join(", ")
+            ),
             None,
             "a reply that was not streamed has no TTFT; one that came at once or compressed has a TTFT close to its E2E",
             "look for a proxy or a compressor in between, and for a server that ignores `stream`",

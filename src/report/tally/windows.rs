@@ -13,7 +13,7 @@ use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
 use crate::report::per_second;
 use crate::report::shape::{Drain, Totals, Window};
 use crate::stats::rounded;
-use crate::units::Micros;
+use crate::units::{Micros, grouped, plural};
 
 /// Width of the bins that count tokens by their arrival.
 const BIN_US: u64 = 100_000;
@@ -121,7 +121,8 @@ impl WindowTally {
         let tokens = self.cut_tokens.get(&bin).copied().unwrap_or(0);
         let start = bin * BIN_US;
         let length = (end.0 - start).min(BIN_US);
-        before + if length == 0 { tokens } else { tokens * (at.0 - start) / length }
+        // A run that ends with its first instant has the whole of that.
+        before + (tokens * (at.0 - start)).checked_div(length).unwrap_or(tokens)
     }
 
     /// The window, or why there is none.
@@ -137,7 +138,9 @@ impl WindowTally {
                 (_, _, None) => {
                     "of a run that did not end it is known only where the turns on file fill a closed loop".to_owned()
                 }
-                (None, Some(limit), Some(_)) => format!("{limit} sessions were never in flight at once"),
+                (None, Some(limit), Some(_)) => {
+                    format!("never were {} in flight at once", plural(limit.into(), "session"))
+                }
                 _ => "the load was never full".to_owned(),
             });
         };
@@ -152,7 +155,8 @@ impl WindowTally {
         }
         let least = LEAST_TURNS * u64::from(limit.unwrap_or(1));
         if self.sent < least {
-            return Err(format!("{} turns were sent under full load, and {least} are needed", self.sent));
+            let sent = plural(self.sent, "turn");
+            return Err(format!("{sent} sent under full load, and {} are needed", grouped(least)));
         }
         Ok(self.window(from, to))
     }

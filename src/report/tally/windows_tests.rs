@@ -84,11 +84,11 @@ fn a_window_that_is_too_short_too_thin_or_never_began_is_none_with_the_reason() 
     let turns: Vec<_> = (0..10).map(|at| served(0, 100 * at, 0, 0)).collect();
     let reason = |marks, run, ended| tally(marks, &turns).steady(&load(), run, ended).unwrap_err();
     let plan = Some(EndedBy::Plan);
-    assert!(reason(Marks::default(), run(1_000), plan).starts_with("2 sessions were never in flight"));
+    assert!(reason(Marks::default(), run(1_000), plan).starts_with("never were 2 sessions in flight"));
     assert!(reason(Marks { last_start: None, ..marks(0, 0) }, run(1_000), None).contains("did not end"));
     assert!(reason(marks(500, 500), run(1_000), plan).contains("before the load was full"));
     assert!(reason(marks(0, 190), run(1_000), plan).contains("19 % of the run, and 20 %"));
-    assert!(reason(marks(0, 300), run(1_000), plan).starts_with("3 turns were sent under full load, and 4"));
+    assert!(reason(marks(0, 300), run(1_000), plan).starts_with("3 turns sent under full load, and 4"));
     assert!(tally(marks(0, 400), &turns).steady(&load(), run(1_000), plan).is_ok());
 }
 
