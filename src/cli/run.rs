@@ -128,7 +128,8 @@ impl Job<'_> {
         let Self { args, spec, plan, vocabulary, target, dir, lines } = self;
         let progress = Progress::begin(args.output.progress(), target.to_string(), plan.totals().turns);
         progress.stage("server");
-        let opening = Opening { spec, vocabulary, ready_timeout: args.output.ready_timeout(), launch: None, stop };
+        let (ready_timeout, form) = (args.output.ready_timeout(), args.output.progress());
+        let opening = Opening { spec, vocabulary, ready_timeout, launch: None, form, stop };
         let site = interrupt::unless_stopped(stop, Site::open(target, opening, &plan)).await?;
         let block = Block {
             spec,

@@ -208,8 +208,8 @@ impl Trial<'_> {
     }
 
     fn arms(&self) -> Arms<'_> {
-        let Self { spec, vocabulary, ready_timeout, stop, .. } = self;
-        Arms { arms: &spec.arms, spec: &spec.run, vocabulary, ready_timeout: *ready_timeout, stop }
+        let Self { spec, vocabulary, ready_timeout, form, stop, .. } = self;
+        Arms { arms: &spec.arms, spec: &spec.run, vocabulary, ready_timeout: *ready_timeout, form: *form, stop }
     }
 
     /// What has run, and what is to come if all goes well; `running` is the last one listed.

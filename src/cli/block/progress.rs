@@ -1,6 +1,6 @@
 //! A glance at the run under way, on standard error: a bar where that is a terminal, redrawn at most ten times a second, and
-//! elsewhere, as in the log of a CI job, a plain line when a block begins, every half minute while its turns are sent, and when
-//! it has ended.
+//! elsewhere, as in the log of a CI job, a plain line when a block begins, every half minute while its server is waited for or
+//! its turns are sent, and when it has ended.
 
 use std::fmt::Write;
 use std::io::IsTerminal as _;
@@ -36,6 +36,14 @@ impl Form {
             (false, _) => Self::Nothing,
             (true, true) => Self::Bar,
             (true, false) => Self::Lines,
+        }
+    }
+
+    /// Between two lines, where there are lines.
+    pub(crate) fn between_lines(self) -> Option<Duration> {
+        match self {
+            Self::Lines => Some(BETWEEN_LINES),
+            Self::Bar | Self::Nothing => None,
         }
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::cli::interrupt::unless_stopped;
 use crate::cli::say;
@@ -29,7 +30,7 @@ use crate::workload::Plan;
 use outside::Outside;
 use pin::{PinPolicy, Placer, Places};
 use probe::{Fields, Probed, probe};
-use start::{Launch, Started};
+use start::{Launch, Patience, Started};
 
 /// A server that answers.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct Opening<'a> {
     pub ready_timeout: Duration,
     /// How it is started, if this program does that.
     pub launch: Option<Launch<'a>>,
+    /// How a long wait for it is shown.
+    pub form: Form,
     pub stop: &'a Stop,
 }
 
@@ -122,11 +125,11 @@ impl Site {
         plan: &Plan,
     ) -> anyhow::Result<Self> {
         let Server { target, mut bases, http, api_key, pin } = server;
-        let timeout = opening.ready_timeout;
+        let patience = Patience { most: opening.ready_timeout, form: opening.form };
         let scraper = Scraper::new(http.clone());
         let mut told = Vec::new();
         for base in &bases {
-            let ready = start::ready(started, &http, base, timeout).await.exit_with(Exit::Target)?;
+            let ready = start::ready(started, &http, base, patience).await.exit_with(Exit::Target)?;
             let mut facts = Box::pin(target::ask(&http, &scraper, base, &ready)).await.exit_with(Exit::Target)?;
             if let Readiness::NotYet(said) = ready {
                 facts.notes.push(format!("the server was not ready ({said}): --ready-check-timeout-sec waits for it"));

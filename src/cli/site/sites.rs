@@ -10,6 +10,7 @@ use futures::FutureExt as _;
 
 use super::start::Launch;
 use super::{Opening, Site};
+use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::cli::interrupt::unless_stopped;
 use crate::drive::Stop;
@@ -31,6 +32,7 @@ pub(crate) struct Arms<'a> {
     pub vocabulary: &'a Arc<Vocabulary>,
     /// Of servers that someone else runs.
     pub ready_timeout: Duration,
+    pub form: Form,
     pub stop: &'a Stop,
 }
 
@@ -108,7 +110,7 @@ impl Arms<'_> {
 
     fn opening<'s>(&'s self, spec: &'s RunSpec, launch: Option<Launch<'s>>) -> Opening<'s> {
         let ready_timeout = launch.as_ref().map_or(self.ready_timeout, |launch| launch.spec.ready_timeout);
-        Opening { spec, vocabulary: self.vocabulary, ready_timeout, launch, stop: self.stop }
+        Opening { spec, vocabulary: self.vocabulary, ready_timeout, launch, form: self.form, stop: self.stop }
     }
 }
 

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::pin::PinPolicy;
+use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::say;
 use crate::profile::{LaunchSpec, ProfileError, RunSpec, SimSpec, Target, raw};
 use crate::target::{self, Launched, Order, Readiness, Running, TargetError};
+use crate::units::public_address;
 
 /// How often a server that is not up yet is asked.
 const ASK: Duration = Duration::from_millis(250);
@@ -73,6 +76,13 @@ impl Started {
     }
 }
 
+/// How long a server is waited for, and how that is shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub most: Duration,
+    pub form: Form,
+}
+
 /// Waits until the server is ready, for as long as it may take. One that is still not ready then is asked all the same, since
 /// its real reply says more than its health; a launched one that is not ready in time has failed.
 ///
@@ -82,12 +92,15 @@ pub(crate) async fn ready(
     started: Option<&Started>,
     http: &reqwest::Client,
     base: &str,
-    timeout: Duration,
+    patience: Patience,
 ) -> Result<Readiness, TargetError> {
-    let Some(started @ Started::Command(_)) = started else { return until_ready(http, base, timeout).await };
+    let ask = || target::readiness(http, base);
+    let waiting =
+        until_ready(ask, patience, |wait| say::note(&format!("waiting for {}: {wait}", public_address(base))));
+    let Some(started @ Started::Command(_)) = started else { return waiting.await };
     let refused = |why: String| TargetError::refused(base, why);
     let late = |why: &str| {
-        let span = humantime::format_duration(timeout);
+        let span = humantime::format_duration(patience.most);
         refused(format!(
             "the launched server was not ready within {span} ({why}); see its log, or give a longer `ready_timeout`"
         ))
@@ -98,7 +111,7 @@ pub(crate) async fn ready(
             let stays = if how.starts_with(ENDED_WELL) { STAYS } else { "" };
             Err(refused(format!("the launched server ended before it was ready{stays}: {how}")))
         },
-        ready = until_ready(http, base, timeout) => match ready {
+        ready = waiting => match ready {
             Ok(Readiness::NotYet(said)) => Err(late(&said)),
             Err(why @ TargetError::Unreachable { .. }) => Err(late(&why.to_string())),
             ready => ready,
@@ -106,17 +119,29 @@ pub(crate) async fn ready(
     }
 }
 
-async fn until_ready(http: &reqwest::Client, base: &str, timeout: Duration) -> Result<Readiness, TargetError> {
-    let deadline = tokio::time::Instant::now() + timeout;
+/// Asks until the server is ready or the time is over. `tell` hears now and then for how long and for what it waits.
+async fn until_ready(
+    ask: impl AsyncFn() -> Result<Readiness, TargetError>,
+    Patience { most, form }: Patience,
+    tell: impl Fn(&str),
+) -> Result<Readiness, TargetError> {
+    let (began, mut told) = (tokio::time::Instant::now(), Duration::ZERO);
     loop {
-        match target::readiness(http, base).await {
-            Err(TargetError::Unreachable { .. }) | Ok(Readiness::NotYet(_))
-                if tokio::time::Instant::now() < deadline =>
-            {
-                tokio::time::sleep(ASK).await;
-            }
-            answer => return answer,
+        let answer = ask().await;
+        let waited = began.elapsed();
+        let said = match &answer {
+            Err(TargetError::Unreachable { .. }) => "nothing answers there yet",
+            Ok(Readiness::NotYet(said)) => said,
+            _ => return answer,
+        };
+        if waited >= most {
+            return answer;
         }
+        if form.between_lines().is_some_and(|between| waited >= told + between) {
+            told = waited;
+            tell(&format!("{said}; for {} s now, at most {}", waited.as_secs(), humantime::format_duration(most)));
+        }
+        tokio::time::sleep(ASK).await;
     }
 }
 
@@ -198,5 +223,42 @@ fn own_pins(spec: &RunSpec) -> Result<(), String> {
     match field.or(header.map(String::as_str)) {
         Some(own) => Err(format!("the request has a `{own}` of its own already: leave one of the two out")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// What a wait of at most `most` seconds told, for a server that is ready after `ready` seconds.
+    async fn told(form: Form, most: u64, ready: u64) -> (Vec<String>, bool) {
+        let (began, lines) = (tokio::time::Instant::now(), RefCell::new(vec![]));
+        let asked = Cell::new(0_u32);
+        let ask = async || {
+            asked.set(asked.get() + 1);
+            Ok(if began.elapsed() < Duration::from_secs(ready) {
+                Readiness::NotYet("/health says 503: loading".to_owned())
+            } else {
+                Readiness::Silent
+            })
+        };
+        let patience = Patience { most: Duration::from_secs(most), form };
+        let end = until_ready(ask, patience, |line| lines.borrow_mut().push(line.to_owned())).await.unwrap();
+        (lines.into_inner(), end == Readiness::Silent)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_wait_says_off_a_terminal_what_it_waits_for_and_how_long() {
+        let (lines, is_ready) = told(Form::Lines, 600, 100).await;
+        let line = |seconds: u64| format!("/health says 503: loading; for {seconds} s now, at most 10m");
+        assert_eq!((lines, is_ready), ([30, 60, 90].map(line).to_vec(), true));
+        assert_eq!(told(Form::Lines, 600, 29).await, (vec![], true), "a short one says nothing");
+        let (lines, is_ready) = told(Form::Lines, 65, 100).await;
+        assert_eq!((lines.len(), is_ready), (2, false));
+        for form in [Form::Bar, Form::Nothing] {
+            assert_eq!(told(form, 600, 100).await, (vec![], true));
+        }
     }
 }

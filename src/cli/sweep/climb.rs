@@ -88,8 +88,8 @@ impl Climb<'_> {
     }
 
     fn arms<'s>(&'s self, spec: &'s RunSpec) -> Arms<'s> {
-        let Self { arms, vocabulary, ready_timeout, stop, .. } = self;
-        Arms { arms, spec, vocabulary, ready_timeout: *ready_timeout, stop }
+        let Self { arms, vocabulary, ready_timeout, form, stop, .. } = self;
+        Arms { arms, spec, vocabulary, ready_timeout: *ready_timeout, form: *form, stop }
     }
 
     async fn steps(&self, course: &mut Course, sites: &Sites) -> anyhow::Result<()> {
