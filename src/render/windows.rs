@@ -93,7 +93,7 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
         format!("{} turns in flight{max}", figure(mean))
     }));
     parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
-    parts.extend(client.connections.map(|connections| plural(connections, "connection")));
+    parts.extend(client.connections.map(|connections| format!("{} (HTTP/1.1)", plural(connections, "connection"))));
     parts.extend(
         client.redials.filter(|redials| *redials > 0).map(|redials| format!("{} of them redials", whole(redials))),
     );

@@ -64,7 +64,7 @@ fn a_run_of_one_turn_at_a_time_opens_one_connection_and_says_how_long_that_took(
     let held_us = run.answered.duration_since(run.accepted).as_micros();
     assert!(client["connect_ms"]["max"].as_f64().unwrap() * 1e3 >= precise(held_us), "{client} of {held_us} µs");
     let shown = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(shown.contains("1 connection · connect time p50 "), "{stdout}");
+    assert!(shown.contains("1 connection (HTTP/1.1) · connect time p50 "), "{stdout}");
     let lines = std::fs::read_to_string(dir.path().join("out/requests.jsonl")).unwrap();
     assert!(!lines.contains("connect_us") && lines.matches("\"reused_connection\":true").count() == 100, "{lines}");
     let page = std::fs::read_to_string(dir.path().join("out/report.md")).unwrap();

@@ -3,8 +3,10 @@
 pub(super) mod cold;
 mod goodput;
 pub(super) mod latency;
+mod span;
 pub(super) mod split;
 pub(super) mod subtotal;
+mod totals;
 mod windows;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ pub use split::TtftSplit;
 use cold::Beginnings;
 use goodput::Goodput;
 use latency::{Latencies, millis};
+use span::{Span, Starts, join};
+use totals::add;
 use windows::WindowTally;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -48,21 +52,6 @@ pub(super) struct Tally {
     goodput: Goodput,
     pub(super) placed: Placed,
     pub(super) beginnings: Beginnings<u32>,
-}
-
-/// From the first request sent to the last reply ended.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Span {
-    pub(super) from: Micros,
-    pub(super) to: Micros,
-}
-
-/// First turns that were sent: how many, and over which times they were due and sent.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Starts {
-    sessions: u64,
-    due: Span,
-    sent: Span,
 }
 
 /// Of the latencies that users feel, where any turn failed.
@@ -299,120 +288,6 @@ impl Tally {
 
     /// Session starts a second: by the schedule as it was drawn, and as they left.
     pub(super) fn start_rates(&self) -> (Option<f64>, Option<f64>) {
-        let Some(Starts { sessions, due, sent }) = self.starts else { return (None, None) };
-        let rate = |span: Span| per_second(sessions - 1, span.length()).filter(|_| sessions > 1);
-        (rate(due), rate(sent))
+        self.starts.map_or((None, None), Starts::rates)
     }
-}
-
-impl Totals {
-    /// A sum with an unknown part is unknown.
-    fn add_unheard(&mut self, requests: u64, prompt_tokens: Option<u64>, output_tokens: Option<u64>) {
-        let joined = |known: Option<u64>, more: Option<u64>| match (self.unheard_requests, requests) {
-            (_, 0) => known,
-            (0, _) => more,
-            _ => known.zip(more).map(|(known, more)| known + more),
-        };
-        self.unheard_prompt_tokens = joined(self.unheard_prompt_tokens, prompt_tokens);
-        self.unheard_output_tokens = joined(self.unheard_output_tokens, output_tokens);
-        self.unheard_requests += requests;
-    }
-
-    fn merge(&mut self, other: Self) {
-        let Self {
-            planned,
-            complete,
-            failed,
-            cancelled,
-            skipped,
-            failed_by_kind,
-            prompt_tokens,
-            planned_prompt_tokens,
-            cached_tokens,
-            cached_reported_turns,
-            cached_above_prompt_turns,
-            output_tokens,
-            planned_output_tokens,
-            output_estimated_turns,
-            reasoning_tokens,
-            resends,
-            unheard_requests,
-            unheard_prompt_tokens,
-            unheard_output_tokens,
-            refused_turns,
-            oddities,
-        } = other;
-        self.planned += planned;
-        self.complete += complete;
-        self.failed += failed;
-        self.cancelled += cancelled;
-        self.skipped += skipped;
-        for (kind, turns) in failed_by_kind {
-            *self.failed_by_kind.entry(kind).or_default() += turns;
-        }
-        self.prompt_tokens = sum(self.prompt_tokens, prompt_tokens);
-        self.planned_prompt_tokens = sum(self.planned_prompt_tokens, planned_prompt_tokens);
-        self.cached_tokens = sum(self.cached_tokens, cached_tokens);
-        self.cached_reported_turns += cached_reported_turns;
-        self.cached_above_prompt_turns += cached_above_prompt_turns;
-        self.output_tokens = sum(self.output_tokens, output_tokens);
-        self.planned_output_tokens += planned_output_tokens;
-        self.output_estimated_turns += output_estimated_turns;
-        self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
-        self.resends += resends;
-        self.add_unheard(unheard_requests, unheard_prompt_tokens, unheard_output_tokens);
-        self.refused_turns += refused_turns;
-        for (oddity, turns) in oddities {
-            *self.oddities.entry(oddity).or_default() += turns;
-        }
-    }
-}
-
-impl Span {
-    /// From sent to the end of the stream, or the last that was heard of it; none of a turn that was not sent.
-    pub(super) fn of(turn: &TurnRecord) -> Option<Self> {
-        let from = turn.sent_us?;
-        Some(Self { from, to: turn.done_us.or(turn.last_us).unwrap_or(from) })
-    }
-
-    fn instant(at: Micros) -> Self {
-        Self { from: at, to: at }
-    }
-
-    pub(super) fn length(self) -> Micros {
-        self.to.since(self.from)
-    }
-
-    fn join(self, other: Self) -> Self {
-        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
-    }
-}
-
-impl Starts {
-    fn join(self, other: Self) -> Self {
-        Self {
-            sessions: self.sessions + other.sessions,
-            due: self.due.join(other.due),
-            sent: self.sent.join(other.sent),
-        }
-    }
-}
-
-/// What is there of two things; both joined, where there are two.
-fn join<T>(a: Option<T>, b: Option<T>, both: impl FnOnce(T, T) -> T) -> Option<T> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(both(a, b)),
-        (one, other) => one.or(other),
-    }
-}
-
-/// Adds what was reported; a sum of nothing stays absent.
-pub(super) fn add(sum: &mut Option<u64>, value: Option<u32>) {
-    if let Some(value) = value {
-        *sum.get_or_insert(0) += u64::from(value);
-    }
-}
-
-pub(super) fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    join(a, b, |a, b| a + b)
 }

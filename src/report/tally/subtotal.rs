@@ -1,7 +1,7 @@
 //! What the complete turns of one place, or of any other part of a run, add up to.
 
 use super::latency::millis;
-use super::{add, sum};
+use super::totals::{add, sum};
 use crate::record::{Place, TurnRecord};
 use crate::report::ratio;
 use crate::report::shape::PlaceRow;

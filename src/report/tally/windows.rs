@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::latency::Latencies;
-use super::{Span, add, sum};
+use super::span::Span;
+use super::totals::{add, sum};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
 use crate::report::per_second;
