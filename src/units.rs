@@ -125,7 +125,7 @@ pub fn public_address(url: &str) -> String {
     public
 }
 
-/// A count in groups of three digits, as every count is printed: `2,162,688`.
+/// A count in groups of three digits: `2,162,688`. Counts of a run are printed by this and [`plural`].
 #[must_use]
 pub fn grouped(count: u64) -> String {
     group(&count.to_string())
@@ -137,9 +137,14 @@ pub fn plural(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// Decimal digits, with a sign or without, in groups of three.
+/// The same of a count that is held as a float, rounded.
 #[must_use]
-pub fn group(digits: &str) -> String {
+pub fn grouped_float(count: f64) -> String {
+    group(&format!("{count:.0}"))
+}
+
+/// Decimal digits, with a sign or without, in groups of three.
+fn group(digits: &str) -> String {
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
     let mut out = String::from(sign);
     for (at, digit) in digits.chars().enumerate() {

@@ -9,6 +9,7 @@ mod descriptors;
 mod exit;
 mod export;
 mod facts;
+mod form;
 mod guard;
 mod interrupt;
 mod plan;

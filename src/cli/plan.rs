@@ -13,8 +13,7 @@ use crate::record::{TurnId, TurnRecord};
 use crate::render;
 use crate::sim::Preset;
 use crate::text::Vocabulary;
-use crate::units::plural;
-use crate::units::{Micros, Rank};
+use crate::units::{Micros, Rank, plural};
 use crate::workload::{self, Plan, PlanSummary, Prompter, StepCost};
 
 /// Shows what a profile will send: counts, keys over ranks, the reuse it allows, working sets, the least run time.
@@ -35,7 +34,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
     // Later turns are planned as the command that the profile is for would send them.
     let spec =
-        run_spec(&loaded.profile, &loaded.context(loaded.profile.arm.len() > 1)).map_err(|why| loaded.charged(why))?;
+        run_spec(&loaded.profile, &loaded.context(loaded.profile.arm.len() > 1)).map_err(|why| loaded.by_flag(why))?;
     say::notes(&args.spec.notes);
     let text = if args.bodies { time_bodies(&spec)? } else { render::terminal(&render::plan(&summarise(&spec)?)) };
     say::result(&text)?;

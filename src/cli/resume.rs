@@ -39,11 +39,13 @@ pub(super) fn stored_seed(spec: &Value) -> Option<u64> {
 ///
 /// # Errors
 /// One that names what differs.
-pub(super) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow::Result<()> {
-    // As it would stand in the file: a number may lose its last bit on the way.
-    let is: Value = serde_json::from_slice(&serde_json::to_vec(is)?)?;
+pub(super) fn check_same<T: Serialize + DeserializeOwned>(dir: &Path, was: &Value, is: &T) -> anyhow::Result<()> {
+    // Both as they would stand in a file of this version: a number may lose its last bit on the way there, and an earlier
+    // version knew no value of a field that came later, which then has its default.
+    let written = |spec: &T| serde_json::from_slice::<Value>(&serde_json::to_vec(spec)?);
+    let was = serde_json::from_value::<T>(was.clone()).map_or_else(|_| Ok(was.clone()), |was| written(&was))?;
     let mut found = Vec::new();
-    differences("", was, &is, &mut found);
+    differences("", &was, &written(is)?, &mut found);
     if found.is_empty() {
         return Ok(());
     }
@@ -58,7 +60,7 @@ pub(super) fn check_same(dir: &Path, was: &Value, is: &impl Serialize) -> anyhow
     Err(anyhow::Error::msg(why)).exit_with(Exit::Usage)
 }
 
-/// Every leaf that differs, by its path. What is null here and absent there was not known when the file was written.
+/// Every leaf that differs, by its path; null and absent are the same.
 fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
     match (was, is) {
         (Value::Object(before), Value::Object(now)) => {
@@ -199,6 +201,29 @@ mod tests {
             let (why, file) = said(Some(arm), seed, salt).unwrap_err();
             assert!(why.contains(fault) && why.contains(&file) && why.contains("--out"), "{why}");
         }
+    }
+
+    /// Of each field that a file may lack: a later version has it, and goes on with what an earlier one began.
+    #[test]
+    fn a_field_that_the_file_does_not_know_yet_has_its_default_and_is_no_difference() {
+        let spec = context(1, 1).manifest.spec;
+        let whole = serde_json::to_value(&spec).unwrap();
+        let mut without = 0;
+        for (room, fields) in whole.as_object().unwrap() {
+            for field in fields.as_object().into_iter().flat_map(Map::keys) {
+                let mut was = whole.clone();
+                was[room].as_object_mut().unwrap().remove(field);
+                if serde_json::from_value::<crate::profile::RunSpec>(was.clone()).is_ok_and(|read| read == spec) {
+                    check_same(Path::new("x"), &was, &spec).unwrap();
+                    without += 1;
+                }
+            }
+        }
+        assert!(without > 5, "{without}");
+        let mut other = whole;
+        other["load"]["connections"] = json!("per_turn");
+        let why = check_same(Path::new("x"), &other, &spec).unwrap_err().to_string();
+        assert!(why.contains("`load.connections` was \"per_turn\" and is \"kept\""), "{why}");
     }
 
     #[test]

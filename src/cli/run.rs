@@ -76,7 +76,7 @@ impl AddressArgs {
 /// See [`super::Exit`].
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let loaded = args.spec.load(None)?;
-    let spec = run_spec(&loaded.profile, &loaded.context(false)).map_err(|why| loaded.charged(why))?;
+    let spec = run_spec(&loaded.profile, &loaded.context(false)).map_err(|why| loaded.by_flag(why))?;
     let gates = args.gates.of_run(profile::gates(&loaded.profile)?)?;
     let target = args.address.target()?;
     let moot = super::site::start::check_targets(&[&target], &spec, &loaded.profile.sim)?;

@@ -9,7 +9,6 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::ops::Add;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,9 +72,8 @@ pub(super) async fn watched<F: Future>(work: F) -> (F::Output, Dialed) {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Dials {
     pub opened: u64,
-    /// Opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time. None where
-    /// none is meant to be used again.
-    pub again: Option<u64>,
+    /// Opened beyond the most that were in use at once: an earlier one had been closed, or was not free in time.
+    pub again: u64,
     /// How long each of those that were opened took until a request could go over it, in µs: TCP, TLS where there is any, and
     /// for the first to a host name its look-up.
     pub connect: Distribution,
@@ -120,7 +118,7 @@ impl Dialer {
     pub(super) fn dials(&self) -> Dials {
         let [opened, needed] = [&self.0.opened, &self.0.most_in_use].map(|count| count.load(Ordering::Relaxed));
         let connect = self.0.connect.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Dials { opened, again: Some(opened.saturating_sub(needed)), connect }
+        Dials { opened, again: opened.saturating_sub(needed), connect }
     }
 }
 
@@ -159,8 +157,7 @@ impl std::iter::Sum for Dials {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |mut sum, Self { opened, again, connect }| {
             sum.connect.merge(&connect);
-            let again = [sum.again, again].into_iter().flatten().reduce(Add::add);
-            Self { opened: sum.opened + opened, again, ..sum }
+            Self { opened: sum.opened + opened, again: sum.again + again, ..sum }
         })
     }
 }

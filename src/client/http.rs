@@ -141,10 +141,8 @@ impl Client {
     /// The connections so far, with those that were opened ahead.
     #[must_use]
     pub fn dials(&self) -> Dials {
-        let Inner { pools, lost, settings, .. } = &*self.0;
-        let all: Dials = pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum();
-        let again = all.again.filter(|_| settings.connections == Connections::Kept);
-        Dials { again, ..all }
+        let Inner { pools, lost, .. } = &*self.0;
+        pools.iter().map(|pool| &pool.dialer).chain([lost]).map(dial::Dialer::dials).sum()
     }
 
     /// Opens connections for a start of many turns at once, so that the first of them need not wait for theirs. Nothing is
@@ -255,7 +253,7 @@ impl Inner {
         let (reply, dialed) = dial::watched(self.post(&self.pool().http, &request)).await;
         let is_reused = match dialed {
             Dialed::Not => true,
-            // Unless that failed, another turn let go of its own before.
+            // Where dialing did not fail, the pool gave it a connection that another turn let go of before its own came.
             Dialed::Asked => !reply.as_ref().is_err_and(reqwest::Error::is_connect),
             Dialed::Took(_) => false,
         };

@@ -54,7 +54,7 @@ impl Room {
             Some(Excess::Event { limit }) => {
                 self.fill(format!("a line or event of the reply is longer than {limit} bytes, the limit"));
             }
-            Some(Excess::Barren { limit }) => {
+            Some(Excess::NoEvent { limit }) => {
                 self.fill(format!(
                     "the reply has more than {limit} bytes of comments and blank lines in a row, the limit"
                 ));

@@ -99,7 +99,7 @@ pub struct Arm {
     pub attribution: Attribution,
     pub stickiness: Option<f64>,
     pub load_max_over_mean: Option<f64>,
-    /// Means by the server's own clock over the requests of all rounds.
+    /// Means by the server's own clock over the requests of all valid rounds that tell it.
     #[serde(default)]
     pub server_ttft_ms: Option<f64>,
     #[serde(default)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 const MOST_DOUBLINGS: u32 = 12;
 /// Steps of a list.
 const MOST_STEPS: usize = 64;
+
 /// What a sweep raises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

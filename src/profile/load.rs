@@ -62,9 +62,9 @@ pub fn load(name: &str, text: &str, overrides: &[Override]) -> Result<raw::Profi
     Ok(profile)
 }
 
-/// A value that is wrong, charged to the flag that said it, if one did: whoever typed `--rounds` need not know its key.
+/// A value that is wrong, by the name of the flag that said it, if one did: whoever typed `--rounds` need not know its key.
 #[must_use]
-pub fn charged(why: ProfileError, overrides: &[Override]) -> ProfileError {
+pub fn by_flag(why: ProfileError, overrides: &[Override]) -> ProfileError {
     let ProfileError::Value { key, why } = why else { return why };
     let last = overrides.iter().rev().find_map(|change| match change {
         Override::Set { flag, key: of, .. } | Override::Push { flag, key: of, .. } if *of == key => Some(Some(flag)),
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_wrong_is_charged_to_the_last_that_said_it() {
-        let say = |changes: &[Override], key| charged(ProfileError::value(key, "0 is too few"), changes).to_string();
+        let say = |changes: &[Override], key| by_flag(ProfileError::value(key, "0 is too few"), changes).to_string();
         let (rounds, set) = (flag("experiment.rounds", 0), Override::Assign("experiment.rounds = 0".into()));
         assert_eq!(
             say(std::slice::from_ref(&rounds), "experiment.rounds"),

@@ -22,7 +22,7 @@ pub use builtin::{builtin, builtins};
 pub use error::ProfileError;
 pub use experiment::{ArmKeys, ArmPrompts, ArmSpec, ExperimentSpec, LaunchSpec, Target, what_may_differ};
 pub use gate::{Condition, GRAMMAR as GATE_GRAMMAR, Gate, Relation};
-pub use load::{Override, charged, load};
+pub use load::{Override, by_flag, load};
 pub use metrics_url::MetricsUrl;
 pub use resolve::{
     Context, PRIMARY, THRESHOLD, check_stored, check_sweep_arms, experiment_spec, gates, run_spec, sweep_arms,

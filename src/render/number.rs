@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::units::group;
+use crate::units::grouped_float;
 pub(super) use crate::units::{grouped as whole, plural};
 
 /// What stands for an absent value.
@@ -11,7 +11,7 @@ pub(super) const ABSENT: &str = "–";
 /// Three to four significant digits.
 pub(super) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
-        size if size >= 999.5 => return group(&format!("{value:.0}")),
+        size if size >= 999.5 => return grouped_float(value),
         size if size >= 99.95 => 1,
         size if size >= 0.9995 || size == 0.0 => 2,
         size if size >= 0.09995 => 3,

@@ -192,8 +192,8 @@ fn start_rate(load: &LoadSpec, tally: &Tally) -> Option<StartRate> {
 }
 
 /// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a
-/// second, where C is the limit, or all sessions of a plan that has fewer. Of the steady window where there is one, since ramp and tail are not full by design. None in an open loop, or
-/// when sessions pause.
+/// second, where C is the limit, or all sessions of a plan that has fewer. Of the steady window where there is one, since
+/// ramp and tail are not full by design. None in an open loop, or when sessions pause.
 #[expect(clippy::cast_precision_loss, reason = "tokens and turns stay below 2^53")]
 fn littles_law_ratio(load: &LoadSpec, planned: u64, totals: &Totals, windows: &Windows) -> Option<f64> {
     let Pacing::Closed { sessions } = load.pacing else { return None };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::audit::{Finding, FindingKind};
+use super::audit::finding::{Finding, FindingKind};
 use super::shape::RunReport;
 
 /// Where a result comes from that this program did not measure. Of `manifest.spec` nothing is known then.

@@ -23,6 +23,7 @@ mod sample;
 mod server;
 mod shape;
 mod simulated;
+mod spread;
 mod survivors;
 mod tally;
 mod timeline;

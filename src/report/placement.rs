@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::spread::Spread;
 use crate::record::{Place, TurnRecord};
 
 /// Groups that a report lists: the first ones, which under Zipf are the most popular.
@@ -19,7 +20,7 @@ pub struct Placement {
     /// Turns off the place that served most turns of their group, of all groups; null when no turn has a known place, and in
     /// reports of earlier versions.
     #[serde(default)]
-    pub off_main_turns: Option<u64>,
+    pub off_majority_turns: Option<u64>,
 }
 
 /// One group.
@@ -33,37 +34,33 @@ pub struct GroupPlaces {
 /// Mergeable state behind [`Placement`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PlacementTally {
-    groups: BTreeMap<u32, BTreeMap<Place, u64>>,
+    groups: BTreeMap<u32, Spread>,
 }
 
 impl PlacementTally {
     /// Adds one complete turn.
     pub(super) fn add(&mut self, turn: &TurnRecord) {
         if let Some(place) = &turn.place {
-            *self.groups.entry(turn.group).or_default().entry(place.clone()).or_default() += 1;
+            self.groups.entry(turn.group).or_default().add(place);
         }
     }
 
     pub(super) fn merge(&mut self, other: Self) {
         let Self { groups } = other;
         for (group, places) in groups {
-            let mine = self.groups.entry(group).or_default();
-            for (place, turns) in places {
-                *mine.entry(place).or_default() += turns;
-            }
+            self.groups.entry(group).or_default().merge(places);
         }
     }
 
     /// `places`: the rows of the report, in order.
     pub(super) fn finish<'a>(&self, places: impl Iterator<Item = &'a Place> + Clone) -> Placement {
-        let row = |(group, served): (&u32, &BTreeMap<Place, u64>)| GroupPlaces {
+        let row = |(group, served): (&u32, &Spread)| GroupPlaces {
             group: *group,
-            turns: places.clone().map(|place| served.get(place).copied().unwrap_or(0)).collect(),
+            turns: places.clone().map(|place| served.turns_at(place)).collect(),
         };
-        let off_main =
-            |served: &BTreeMap<Place, u64>| served.values().sum::<u64>() - served.values().max().copied().unwrap_or(0);
+        let off_majority = || self.groups.values().map(Spread::off_majority_turns).sum();
         Placement {
-            off_main_turns: (!self.groups.is_empty()).then(|| self.groups.values().map(off_main).sum()),
+            off_majority_turns: (!self.groups.is_empty()).then(off_majority),
             groups: self.groups.iter().take(LISTED).map(row).collect(),
             more_groups: self.groups.len().saturating_sub(LISTED).try_into().unwrap_or(u64::MAX),
         }
@@ -91,7 +88,7 @@ mod tests {
         tally.merge(other);
         let places = [Place::Rank(Rank(0)), Place::Rank(Rank(1))];
         let placement = tally.finish(places.iter());
-        assert_eq!((placement.groups.len(), placement.more_groups, placement.off_main_turns), (64, 6, Some(1)));
+        assert_eq!((placement.groups.len(), placement.more_groups, placement.off_majority_turns), (64, 6, Some(1)));
         assert_eq!(placement.groups[3], GroupPlaces { group: 3, turns: vec![1, 2] });
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::affinity::Affinity;
-use super::audit::Validity;
+use super::audit::finding::Validity;
 use super::foreign::Foreign;
 use super::placement::Placement;
 use super::server::ServerFacts;
@@ -317,7 +317,8 @@ pub struct PlaceRow {
 pub struct Client {
     /// Sent − due, of every turn that was sent.
     pub send_lag_ms: Option<Summary>,
-    /// Send lag without the wait for a cap: what this program and this host made late.
+    /// Send lag without the wait for a cap, and under `per_turn` without the opening of the turn's own connection: what this
+    /// program and this host made late.
     pub own_lag_ms: Option<Summary>,
     /// How late a task that asks to be woken every 10 ms was woken. The timer itself is up to 2 ms late.
     pub runtime_lag_ms: Option<Summary>,

@@ -23,6 +23,9 @@ const MOST_RAW: usize = 4 << 20;
 /// Most series of counters that are kept apart. Those of 4,096 ranks are fewer.
 const MOST_COUNTERS: usize = 20_000;
 
+/// Most series of latency histograms that are read: each is some forty numbers in every report. 1,024 ranks have as many.
+const MOST_HISTOGRAMS: usize = 4_096;
+
 /// One look.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Scrape {
@@ -34,8 +37,10 @@ pub struct Scrape {
     pub exposition: Exposition,
     /// Those that a dialect table knows, and what SGLang tells in `/v1/loads`.
     pub counters: Vec<ServerCounter>,
-    /// Latencies that a table knows.
+    /// Latencies that a table knows; none where they are too many.
     pub histograms: Vec<ServerHistogram>,
+    /// How many series of histograms there were, if they were too many.
+    pub left_out_histograms: Option<usize>,
     /// How many series of counters there were, if they were too many to be kept [apart](summed).
     pub summed: Option<usize>,
     /// Unix seconds at which the server's process started, where it tells.
@@ -129,14 +134,18 @@ fn read(page: String) -> Scrape {
         samples.extend(histograms.take(sample, latencies::is_known));
     });
     let exposition = Exposition { samples, unreadable };
-    let histograms = latencies::histograms(histograms.finish());
+    let mut histograms = latencies::histograms(histograms.finish());
+    let left_out_histograms = Some(histograms.len()).filter(|count| *count > MOST_HISTOGRAMS);
+    if left_out_histograms.is_some() {
+        histograms.clear();
+    }
     let started = exposition.samples.iter().find(|sample| sample.name == dialect::PROCESS_START);
     let started = started.map(|sample| sample.value).filter(|seconds| seconds.is_finite());
     let counters = dialect::counters(&exposition);
     let all = Some(counters.len()).filter(|count| *count > MOST_COUNTERS);
     let counters = if all.is_some() { summed(counters) } else { counters };
     let (raw, left_out) = kept(page, MOST_RAW);
-    Scrape { raw, left_out, exposition, counters, histograms, summed: all, started }
+    Scrape { raw, left_out, exposition, counters, histograms, left_out_histograms, summed: all, started }
 }
 
 /// Counters with the series of the same name, role, place and kind of node added up, in place of their labels.
@@ -204,6 +213,17 @@ mod tests {
         assert_eq!((many.counters.len(), many.summed), (1, Some(MOST_COUNTERS + 1)));
         assert_eq!(many.counters[0].value, 40_002.0);
         assert_eq!(summed(many.counters.clone()), many.counters, "once is enough");
+    }
+
+    #[test]
+    fn too_many_series_of_latency_histograms_are_counted_and_none_is_read() {
+        let buckets = |series: usize| {
+            let bucket = |n| format!("sglang:queue_time_seconds_bucket{{tenant=\"{n}\",le=\"+Inf\"}} 1\n");
+            let scrape = read((0..series).map(bucket).collect());
+            (scrape.histograms.len(), scrape.left_out_histograms)
+        };
+        assert_eq!(buckets(MOST_HISTOGRAMS), (MOST_HISTOGRAMS, None));
+        assert_eq!(buckets(MOST_HISTOGRAMS + 1), (0, Some(MOST_HISTOGRAMS + 1)));
     }
 
     proptest! {

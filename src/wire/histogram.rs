@@ -62,25 +62,21 @@ impl Histograms {
         let Some((family, part)) = part(&sample.name).filter(|(family, _)| is_wanted(family)) else {
             return Some(sample);
         };
-        if part == Part::Bucket {
-            let Sample { name, mut labels, value } = sample;
-            // A line without a bound is no bucket of anything.
-            let bound = labels.remove("le").as_deref().and_then(number)?;
-            self.parts(bucket_of(&name)?, labels).buckets.push((bound, value));
-            return None;
-        }
-        let parts = self.parts(family, sample.labels.clone());
         match part {
-            Part::Sum => parts.sum = Some(sample.value),
-            Part::Count | Part::Bucket => parts.count = Some(sample.value),
+            Part::Sum => self.parts(family, sample.labels.clone()).sum = Some(sample.value),
+            Part::Count => self.parts(family, sample.labels.clone()).count = Some(sample.value),
+            Part::Bucket => {
+                let Sample { name, mut labels, value } = sample;
+                // A line without a bound is no bucket of anything.
+                let bound = labels.remove("le").as_deref().and_then(number)?;
+                self.parts(bucket_of(&name)?, labels).buckets.push((bound, value));
+                return None;
+            }
         }
         Some(sample)
     }
 
     fn parts(&mut self, family: &str, labels: BTreeMap<String, String>) -> &mut Parts {
-        if !self.families.contains_key(family) {
-            self.families.insert(family.to_owned(), BTreeMap::new());
-        }
         self.families.entry(family.to_owned()).or_default().entry(labels).or_default()
     }
 

@@ -29,7 +29,7 @@ pub struct SseDecoder {
     mark: usize,
     stray: Vec<u8>,
     /// Bytes since the last event of lines that are part of none.
-    barren: usize,
+    eventless: usize,
     /// Bytes looked at or copied: the measure of the claim that decoding is linear.
     #[cfg(test)]
     work: usize,
@@ -43,7 +43,7 @@ pub enum Excess {
     /// Lines that are no SSE field, all together.
     Stray { limit: usize },
     /// Comments, blank lines and fields without output, between two events.
-    Barren { limit: usize },
+    NoEvent { limit: usize },
 }
 
 impl Default for SseDecoder {
@@ -56,7 +56,7 @@ impl Default for SseDecoder {
             swallow_lf: false,
             mark: 0,
             stray: vec![],
-            barren: 0,
+            eventless: 0,
             #[cfg(test)]
             work: 0,
         }
@@ -231,14 +231,14 @@ impl SseDecoder {
         } else {
             return self.skip(0);
         }
-        self.barren = 0;
+        self.eventless = 0;
     }
 
     /// Counts a line, and its end, that is part of no event.
     fn skip(&mut self, bytes: usize) {
-        self.barren += bytes + 1;
-        if self.barren > self.limit {
-            self.exceed(Excess::Barren { limit: self.limit });
+        self.eventless += bytes + 1;
+        if self.eventless > self.limit {
+            self.exceed(Excess::NoEvent { limit: self.limit });
         }
     }
 }

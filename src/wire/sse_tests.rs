@@ -118,17 +118,17 @@ proptest! {
 
 #[test]
 fn what_is_no_event_may_go_on_between_two_events_only_so_long() {
-    for barren in [": ping\n\n", "\n", "\r\n", "id: 1\n", "event: x\n\n", "retry: 1\n"] {
+    for eventless in [": ping\n\n", "\n", "\r\n", "id: 1\n", "event: x\n\n", "retry: 1\n"] {
         let mut decoder = SseDecoder { limit: 64, ..SseDecoder::default() };
         let mut events = 0;
         // Below the limit after each event, and far above it in all.
         for _ in 0..100 {
-            let some = barren.repeat(40 / barren.len());
+            let some = eventless.repeat(40 / eventless.len());
             decoder.push(some.as_bytes(), |_| events += 1);
             decoder.push(b"data: x\n\n", |_| events += 1);
         }
-        assert_eq!((decoder.excess(), events), (None, 100), "{barren:?}");
-        (0..100).for_each(|_| decoder.push(barren.as_bytes(), |_| events += 1));
-        assert_eq!((decoder.excess(), events), (Some(Excess::Barren { limit: 64 }), 100), "{barren:?}");
+        assert_eq!((decoder.excess(), events), (None, 100), "{eventless:?}");
+        (0..100).for_each(|_| decoder.push(eventless.as_bytes(), |_| events += 1));
+        assert_eq!((decoder.excess(), events), (Some(Excess::NoEvent { limit: 64 }), 100), "{eventless:?}");
     }
 }

@@ -82,6 +82,7 @@ mod traps_output;
 mod traps_program;
 #[cfg(test)]
 mod traps_random;
+#[cfg(test)]
 mod traps_router;
 #[cfg(test)]
 mod traps_socket;

@@ -1,4 +1,5 @@
-//! Cases of a server's counters (B105, B106, B108; its histograms: `own_clock`): read before and after a run, whatever the server makes of the question.
+//! Cases of a server's counters (B105, B106, B108; its histograms: `own_clock`): read before and after a run, whatever the
+//! server makes of the question.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -347,6 +347,7 @@ proptest! {
         spec.workload.turns = count(turns);
         (spec.workload.system_tokens.min, spec.workload.system_tokens.max) = (system, system);
         (spec.workload.question_tokens.min, spec.workload.question_tokens.max) = (question.0, question.0 + question.1);
+        let one_word = words.distinct(1);
         match plan(&spec, &words) {
             Ok(plan) => {
                 let (totals, prompter) = (plan.totals(), prompter(&plan, words));
@@ -359,7 +360,10 @@ proptest! {
                 prop_assert_eq!((totals.distinct_prompts, totals.turns), (distinct, u64::from(groups * sessions * turns)));
             }
             Err(why) => {
-                prop_assert!(question.0 == 1 && (sessions > 1 || groups > 1), "{}", why);
+                // Behind a system prompt of its own a group has as many first questions of a word as there are words; without
+                // one, all groups share them.
+                let may_repeat = if system > 0 { u64::from(sessions) > one_word } else { sessions * groups > 1 };
+                prop_assert!(question.0 == 1 && may_repeat, "{}", why);
                 prop_assert!(why.to_string().contains("prompts would repeat: make it longer"), "{}", why);
             }
         }

@@ -151,7 +151,7 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
     let context = loaded.context(true);
     let drawn_seed = resumed.and_then(|resumed| stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
     let spec =
-        experiment_spec(&loaded.profile, &Context { drawn_seed, ..context }).map_err(|why| loaded.charged(why))?;
+        experiment_spec(&loaded.profile, &Context { drawn_seed, ..context }).map_err(|why| loaded.by_flag(why))?;
     let fail_if = args.gates.beside(spec.fail_if)?;
     Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::resume::Before;
 use crate::cli::args::output::Lines;
-use crate::cli::block::progress::{Form, Progress};
+use crate::cli::block::progress::Progress;
 use crate::cli::block::{Block, Measured};
 use crate::cli::exit::Exit;
+use crate::cli::form::Form;
 use crate::cli::interrupt::unless_stopped;
 use crate::cli::run::exit_of;
 use crate::cli::say;

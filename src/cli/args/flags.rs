@@ -87,7 +87,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("insecure", None, REQUEST, Fixed("request.insecure", "true"), "Trust any TLS certificate"),
     flag("max-concurrency", Some("N"), LOAD, Int("load.max_concurrency"), "Most sessions in flight, as bench_serving counts [default: 32 without a rate]"),
     flag("max-turns-in-flight", Some("N"), LOAD, Int("load.max_turns_in_flight"), "Most turns in flight"),
-    flag("connections", Some("HOW"), LOAD, Text("load.connections"), "kept: turns use open connections again; per_turn: each opens its own, so that a balancer that places connections places every turn. Its connect time lies before sent"),
+    flag("connections", Some("HOW"), LOAD, Text("load.connections"), "kept: turns use open connections again; per_turn: each opens its own, so that a balancer that places connections places every turn; its connect time lies before sent [default: kept]"),
     flag("request-rate", Some("R"), LOAD, Custom(rate), "Sessions a second; inf: a session starts when another ends"),
     flag("burstiness", Some("B"), LOAD, Float("load.burstiness"), "Shape of the gamma-distributed gaps; 1 is Poisson, inf is evenly spaced"),
     flag("ramp-up", Some("SPAN"), LOAD, Text("load.ramp_up"), "Time until the load is at its height, as in 10s"),

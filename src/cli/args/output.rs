@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::form::Form;
 use crate::report::{Arrays, RunReport};
 use crate::store::{Detail, LineFile, RunDir};
 

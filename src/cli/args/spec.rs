@@ -56,8 +56,8 @@ impl SpecArgs {
 
 impl Loaded {
     /// What is wrong with the profile, in the words of the command line where that said it.
-    pub(crate) fn charged(&self, why: profile::ProfileError) -> profile::ProfileError {
-        profile::charged(why, &self.changes)
+    pub(crate) fn by_flag(&self, why: profile::ProfileError) -> profile::ProfileError {
+        profile::by_flag(why, &self.changes)
     }
 
     /// What the command adds to the profile. The seed is drawn here, so that a second run never replays the first by

@@ -123,7 +123,7 @@ impl Block<'_> {
             observed: crate::cli::facts::observed(&recorded.observing),
             spilled: placer.spilled(),
             server,
-            client: seen.of_client(in_flight_max, dials),
+            client: seen.of_client(in_flight_max, dials, self.spec.load.connections),
         });
         dir.write_report(&report)?;
         dir.write_markdown(&render::markdown(&render::run(&report)))?;

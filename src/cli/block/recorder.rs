@@ -90,7 +90,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::cli::block::progress::Form;
+    use crate::cli::form::Form;
     use crate::profile::sample;
     use crate::record::{Failure, Outcome};
     use crate::report::tests::{context, ended};

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Dials;
 use crate::lanes::Lanes;
+use crate::profile::Connections;
 use crate::report::ClientSide;
 use crate::stats::Distribution;
 
@@ -38,13 +39,14 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Beside what the load loop and the connections have counted.
-    pub(crate) fn of_client(self, in_flight_max: usize, dials: Dials) -> ClientSide {
+    pub(crate) fn of_client(self, in_flight_max: usize, dials: Dials, connections: Connections) -> ClientSide {
         let Self { runtime_lag, cpu_cores, busiest_lane } = self;
         let Dials { opened, again, connect } = dials;
         ClientSide {
             in_flight_max: u64::try_from(in_flight_max).ok(),
             connections: Some(opened),
-            redials: again,
+            // A connection that is not meant to be used again is in the place of none.
+            redials: (connections == Connections::Kept).then_some(again),
             connect,
             runtime_lag,
             cpu_cores,

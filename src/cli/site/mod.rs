@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::form::Form;
 use crate::cli::interrupt::unless_stopped;
 use crate::cli::say;
 use crate::client::{Aim, Client, Settings, Shape, Trust, common_headers, transport};

@@ -13,8 +13,7 @@ use crate::profile::MetricsUrl;
 use crate::record::{Place, PlaceLoad};
 use crate::report::{CounterDelta, Cut, HistogramDelta, Unread, When};
 use crate::target::{self, Kind, Scrape, TargetError};
-use crate::units::plural;
-use crate::units::{NodeRole, public_address};
+use crate::units::{NodeRole, plural, public_address};
 use crate::wire::Exposition;
 
 /// What every address said, by the name under which it is stored.
@@ -244,8 +243,12 @@ pub(crate) fn deltas(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String,
 /// The growth of every latency histogram, likewise.
 pub(crate) fn histograms(before: &Scrapes, after: &Scrapes, roles: &BTreeMap<String, NodeRole>) -> Vec<HistogramDelta> {
     let between = |source: &String| {
-        let [before, after] =
-            [before, after].map(|scrapes| scrapes.read.get(source).map(|scrape| scrape.histograms.as_slice()));
+        let scrapes = [before, after].map(|scrapes| scrapes.read.get(source));
+        // One that was not looked at has not started from nothing.
+        if scrapes.iter().flatten().any(|scrape| scrape.left_out_histograms.is_some()) {
+            return vec![];
+        }
+        let [before, after] = scrapes.map(|scrape| Some(scrape?.histograms.as_slice()));
         HistogramDelta::between(source, before, after)
     };
     let with_role = |delta: HistogramDelta| {
@@ -261,9 +264,10 @@ pub(crate) fn cut(before: &Scrapes, after: &Scrapes) -> Vec<Cut> {
     let cut = |source: &String| {
         let scrapes = || [before, after].into_iter().filter_map(|scrapes| scrapes.read.get(source));
         let summed_series = scrapes().filter_map(|scrape| scrape.summed).max().map(count);
+        let left_out_histograms = scrapes().filter_map(|scrape| scrape.left_out_histograms).max().map(count);
         let left_out_bytes = scrapes().map(|scrape| count(scrape.left_out)).max().unwrap_or(0);
-        let is_cut = summed_series.is_some() || left_out_bytes > 0;
-        is_cut.then(|| Cut { source: source.clone(), summed_series, left_out_bytes })
+        let is_cut = summed_series.or(left_out_histograms).is_some() || left_out_bytes > 0;
+        is_cut.then(|| Cut { source: source.clone(), summed_series, left_out_histograms, left_out_bytes })
     };
     sources(before, after).into_iter().filter_map(cut).collect()
 }

@@ -10,8 +10,8 @@ use futures::FutureExt as _;
 
 use super::start::Launch;
 use super::{Opening, Site};
-use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::form::Form;
 use crate::cli::interrupt::unless_stopped;
 use crate::drive::Stop;
 use crate::experiment::offset;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::pin::PinPolicy;
-use crate::cli::block::progress::Form;
 use crate::cli::exit::{Exit, ExitWith as _};
+use crate::cli::form::Form;
 use crate::cli::say;
 use crate::profile::{LaunchSpec, ProfileError, RunSpec, SimSpec, Target, raw};
 use crate::target::{self, Launched, Order, Readiness, Running, TargetError};

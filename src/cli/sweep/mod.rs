@@ -128,7 +128,7 @@ fn asked(args: &SweepArgs, resumed: Option<&Sweep>) -> anyhow::Result<Asked> {
     let given = spec_args.load(Some(DEFAULT_PROFILE))?;
     let context = given.context(true);
     let drawn_seed = resumed.and_then(|resumed| stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
-    let spec = run_spec(&given.profile, &Context { drawn_seed, ..context }).map_err(|why| given.charged(why))?;
+    let spec = run_spec(&given.profile, &Context { drawn_seed, ..context }).map_err(|why| given.by_flag(why))?;
     let arms = sweep_arms(&given.profile)?;
     let ladder = args.ladder.ladder(&spec, arms.len())?;
     let mut notes = spec_args.notes;

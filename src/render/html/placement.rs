@@ -22,7 +22,7 @@ pub(super) fn figures(arms: &[Arm<'_>]) -> Vec<Figure> {
 }
 
 fn figure(arm: &Arm<'_>, run: &Run<'_>) -> Figure {
-    let Placement { groups, more_groups, off_main_turns: _ } = &run.report.placement;
+    let Placement { groups, more_groups, off_majority_turns: _ } = &run.report.placement;
     let places = run.report.ranks.len();
     let more =
         if *more_groups > 0 { format!(" {} more groups are not shown.", whole(*more_groups)) } else { String::new() };

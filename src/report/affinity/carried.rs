@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Place, TurnRecord};
+use crate::record::TurnRecord;
+use crate::report::spread::Spread;
 
 /// Complete turns with a known place that went over a connection which was open before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,14 +16,14 @@ pub struct KeptConnections {
     /// First turns among them: so many sessions began on these connections.
     pub sessions: u64,
     /// Turns off the place that served most turns of their connection.
-    pub off_main_turns: u64,
+    pub off_majority_turns: u64,
 }
 
 /// Mergeable state behind [`KeptConnections`]. A connection that carries one turn, as all do that are not kept, leaves nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Carried {
     sessions: u64,
-    by_port: BTreeMap<u16, BTreeMap<Place, u64>>,
+    by_port: BTreeMap<u16, Spread>,
 }
 
 impl Carried {
@@ -34,31 +35,23 @@ impl Carried {
             return;
         };
         self.sessions += u64::from(turn.turn == 0);
-        let places = self.by_port.entry(port).or_default();
-        match places.get_mut(place) {
-            Some(turns) => *turns += 1,
-            None => *places.entry(place.clone()).or_default() += 1,
-        }
+        self.by_port.entry(port).or_default().add(place);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
         let Self { sessions, by_port } = other;
         self.sessions += sessions;
         for (port, places) in by_port {
-            let mine = self.by_port.entry(port).or_default();
-            for (place, turns) in places {
-                *mine.entry(place).or_default() += turns;
-            }
+            self.by_port.entry(port).or_default().merge(places);
         }
     }
 
     pub(super) fn finish(&self) -> Option<KeptConnections> {
         let mut kept = KeptConnections { sessions: self.sessions, ..KeptConnections::default() };
         for places in self.by_port.values() {
-            let turns: u64 = places.values().sum();
             kept.connections += 1;
-            kept.turns += turns;
-            kept.off_main_turns += turns - places.values().max().copied().unwrap_or(0);
+            kept.turns += places.turns();
+            kept.off_majority_turns += places.off_majority_turns();
         }
         (kept.connections > 0).then_some(kept)
     }
@@ -67,7 +60,7 @@ impl Carried {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::TurnId;
+    use crate::record::{Place, TurnId};
     use crate::units::{Micros, Rank};
 
     fn turn(port: u16, rank: u16, turn: u32) -> TurnRecord {
@@ -93,7 +86,7 @@ mod tests {
         plain[..2].iter().chain(&out).for_each(|turn| carried.add(turn));
         plain[2..].iter().for_each(|turn| other.add(turn));
         carried.merge(other);
-        let kept = KeptConnections { connections: 2, turns: 4, sessions: 3, off_main_turns: 1 };
+        let kept = KeptConnections { connections: 2, turns: 4, sessions: 3, off_majority_turns: 1 };
         assert_eq!((carried.finish(), Carried::default().finish()), (Some(kept), None));
     }
 }

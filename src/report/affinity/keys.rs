@@ -5,50 +5,10 @@ use std::collections::BTreeMap;
 use super::shape::HotKey;
 use crate::record::Place;
 use crate::report::ratio;
+use crate::report::spread::Spread;
 
 /// How many keys a report names.
 const HOT: usize = 5;
-
-/// Turns at each place.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Spread(BTreeMap<Place, u64>);
-
-impl Spread {
-    pub(super) fn add(&mut self, place: &Place) {
-        *self.0.entry(place.clone()).or_default() += 1;
-    }
-
-    pub(super) fn merge(&mut self, other: Self) {
-        let Self(places) = other;
-        for (place, turns) in places {
-            *self.0.entry(place).or_default() += turns;
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn turns(&self) -> u64 {
-        self.0.values().sum()
-    }
-
-    /// The place of most turns; of several, the first.
-    fn main(&self) -> Option<&Place> {
-        let most = self.0.values().max()?;
-        self.0.iter().find(|(_, turns)| *turns == most).map(|(place, _)| place)
-    }
-
-    /// The turns at all other places.
-    pub(super) fn off_majority(&self) -> impl Iterator<Item = (&Place, u64)> {
-        let main = self.main();
-        self.0.iter().filter(move |(place, _)| Some(*place) != main).map(|(place, turns)| (place, *turns))
-    }
-
-    pub(super) fn into_places(self) -> impl Iterator<Item = Place> {
-        self.0.into_keys()
-    }
-}
 
 /// The keys that groups share: as many as there are groups.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -97,7 +57,7 @@ impl SharedKeys {
     /// Keys that each place has seen.
     pub(super) fn seen_at(&self) -> BTreeMap<Place, u64> {
         let mut seen = BTreeMap::new();
-        for place in self.0.values().flat_map(|key| key.places.0.keys()) {
+        for place in self.0.values().flat_map(|key| key.places.places()) {
             *seen.entry(place.clone()).or_default() += 1;
         }
         seen
@@ -112,7 +72,7 @@ impl SharedKeys {
             share: ratio(*turns, all).unwrap_or_default(),
             places: super::count(places.len()),
             main_place: places.main().cloned(),
-            off_majority_turns: places.turns() - places.main().map_or(0, |place| places.0[place]),
+            off_majority_turns: places.off_majority_turns(),
         };
         keys.into_iter().take(HOT).map(hot).collect()
     }

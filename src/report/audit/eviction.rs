@@ -5,7 +5,7 @@ use crate::profile::History;
 use crate::record::CounterRole;
 use crate::report::shape::{RunReport, State};
 use crate::report::tally::cold;
-use crate::units::group;
+use crate::units::grouped_float;
 
 /// Reuse, as a share of prompt tokens, that may be missing for no known reason.
 const MISSING: f64 = 0.05;
@@ -79,7 +79,7 @@ fn room(report: &RunReport) -> String {
 /// SGLang and the simulator count what they evict.
 fn evicted(report: &RunReport) -> String {
     let evicted = report.server.growth(CounterRole::EvictedTokens);
-    evicted.map_or_else(String::new, |tokens| format!("; it counted {} evicted tokens", group(&format!("{tokens:.0}"))))
+    evicted.map_or_else(String::new, |tokens| format!("; it counted {} evicted tokens", grouped_float(tokens)))
 }
 
 /// A share to a tenth of a point.

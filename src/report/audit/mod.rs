@@ -2,7 +2,7 @@
 
 mod client;
 mod eviction;
-mod finding;
+pub(super) mod finding;
 mod premises;
 mod reconcile;
 mod served;

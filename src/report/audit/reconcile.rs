@@ -6,7 +6,7 @@ use super::finding::{FindingKind, Judged, Limits, Verdict, finding, percent};
 use crate::record::{CounterRole, Place};
 use crate::report::server::{Cut, Unread, When};
 use crate::report::shape::RunReport;
-use crate::units::{group, grouped, plural};
+use crate::units::{grouped, grouped_float, plural};
 
 /// Relative difference of cached tokens between client and server.
 const HIT: Limits = Limits { void: 0.05, warning: 0.005 };
@@ -57,14 +57,17 @@ pub(super) fn cut(cut: &Cut) -> Judged {
             grouped(series)
         )
     });
+    let histograms = cut
+        .left_out_histograms
+        .map(|series| format!("{} series of latency histograms, of which none is read", grouped(series)));
     let bytes = Some(cut.left_out_bytes).filter(|bytes| *bytes > 0);
     let bytes = bytes.map(|bytes| format!("{} of other series, which are not in metrics.prom", plural(bytes, "byte")));
-    let parts: Vec<_> = series.into_iter().chain(bytes).collect();
+    let parts: Vec<_> = series.into_iter().chain(histograms).chain(bytes).collect();
     let finding = finding(
         FindingKind::Scrape,
         format!("the page of counters of {} is too large to be kept whole: {}", cut.source, parts.join("; ")),
         None,
-        "no figure of this report: what was left out is only missing for those who look into the files",
+        "no figure of the turns: what was left out is missing from the server's own clock, or for those who look into the files",
         "see which label of its /metrics has so many values",
     );
     (finding, Verdict::Valid)
@@ -135,7 +138,7 @@ fn counts_twice(report: &RunReport) -> Option<(BTreeSet<&str>, String)> {
     }
     let (client, server) = (as_f64(report.totals.prompt_tokens?), prompt_tokens(report)?);
     (client > 0.0 && server >= 2.0 * client * (1.0 - TRAFFIC.warning)).then(|| {
-        let (server, client) = (round(server), round(client));
+        let (server, client) = (grouped_float(server), grouped_float(client));
         let why = format!("together they counted {server} prompt tokens, our turns had {client}, at most half of it");
         (sources, why)
     })
@@ -237,11 +240,6 @@ struct Counted {
     slack: f64,
 }
 
-/// A count that a server wrote as a float.
-fn round(count: f64) -> String {
-    group(&format!("{count:.0}"))
-}
-
 impl Counted {
     /// Beyond what can be ours, as a share of what is.
     fn surplus(&self) -> f64 {
@@ -252,9 +250,9 @@ impl Counted {
     fn words(&self) -> String {
         let unheard = match self.unheard {
             none if none <= 0.0 => String::new(),
-            some => format!(" and at most {} in requests without a complete reply", round(some)),
+            some => format!(" and at most {} in requests without a complete reply", grouped_float(some)),
         };
-        format!("{} {}, our turns had {}{unheard}", round(self.server), self.what, round(self.ours))
+        format!("{} {}, our turns had {}{unheard}", grouped_float(self.server), self.what, grouped_float(self.ours))
     }
 }
 

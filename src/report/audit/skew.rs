@@ -28,8 +28,8 @@ pub(super) fn skew(report: &RunReport) -> Option<Judged> {
     let placed: u64 = report.ranks.iter().map(|row| row.turns).sum();
     let busiest = report.ranks.iter().max_by_key(|row| row.turns)?;
     let share = ratio(busiest.turns, placed).filter(|share| *share < 1.0)?;
-    let is_pinned = ratio(kept.off_main_turns, kept.turns)? <= STRAY;
-    let is_group_apart = ratio(report.placement.off_main_turns?, placed)? > 2.0 * STRAY;
+    let is_pinned = ratio(kept.off_majority_turns, kept.turns)? <= STRAY;
+    let is_group_apart = ratio(report.placement.off_majority_turns?, placed)? > 2.0 * STRAY;
     let further_sessions = i32::try_from(kept.sessions.saturating_sub(kept.connections)).unwrap_or(i32::MAX);
     if !is_pinned || !is_group_apart || share.powi(further_sessions) > LUCK {
         return None;
@@ -44,7 +44,7 @@ pub(super) fn skew(report: &RunReport) -> Option<Judged> {
             plural(placed, "turn"),
             percent(share),
             plural(kept.connections, "kept connection"),
-            grouped(kept.off_main_turns),
+            grouped(kept.off_majority_turns),
             plural(kept.turns, "turn"),
         ),
         Some(format!("{SKEW} times the mean")),
@@ -108,9 +108,9 @@ mod tests {
     fn a_policy_that_skews_by_group_is_not_found_where_each_group_has_connections_of_its_own() {
         let mut grouped = ran(300, |_, port| port % 2);
         assert!(skew(&grouped).is_some());
-        grouped.placement.off_main_turns = Some(6);
+        grouped.placement.off_majority_turns = Some(6);
         assert_eq!(skew(&grouped), None);
-        grouped.placement.off_main_turns = Some(7);
+        grouped.placement.off_majority_turns = Some(7);
         assert!(skew(&grouped).is_some());
     }
 

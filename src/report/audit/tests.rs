@@ -124,7 +124,7 @@ fn a_page_of_counters_that_is_not_kept_whole_is_named_with_what_is_missing() {
     let said = |summed_series, left_out_bytes| {
         let mut accumulator = Accumulator::new(context(1, 1));
         accumulator.add(&served(0, 0, 0, 0));
-        let cut = vec![Cut { source: "http://a".into(), summed_series, left_out_bytes }];
+        let cut = vec![Cut { source: "http://a".into(), summed_series, left_out_histograms: None, left_out_bytes }];
         let server = ServerSide { cut, ..ServerSide::default() };
         let mut warnings = accumulator.finish(Closing { server, ..Closing::plain(State::Complete) }).validity.warnings;
         assert_eq!(kinds(&warnings), [FindingKind::Scrape]);

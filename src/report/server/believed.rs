@@ -5,7 +5,7 @@ use super::{CounterDelta, HistogramDelta, ServerFacts};
 impl ServerFacts {
     /// Those that are to be believed of those that are meant: what the target's own addresses show, all of them, else what the
     /// further ones show together.
-    pub(super) fn believed<'a, S: Shown>(&self, all: &'a [S], is_meant: impl Fn(&S) -> bool) -> Vec<&'a S> {
+    pub(super) fn believed<'a, S: Series>(&self, all: &'a [S], is_meant: impl Fn(&S) -> bool) -> Vec<&'a S> {
         let targets: Vec<&str> = self.targets().collect();
         let meant = all.iter().filter(|series| is_meant(series));
         let (own, further): (Vec<_>, Vec<_>) = meant.partition(|series| targets.contains(&series.source()));
@@ -23,7 +23,7 @@ impl ServerFacts {
 
     /// vllm-router answers `/metrics` with the page of a worker that its policy names, each time anew. Where the kind is not
     /// known: pages that further addresses show as well, before and after, are those of workers.
-    fn passes_a_workers_page_on<S: Shown>(&self, own: &[&S], further: &[&S]) -> bool {
+    fn passes_a_workers_page_on<S: Series>(&self, own: &[&S], further: &[&S]) -> bool {
         let is_shown_by = |source: &str, end: usize| {
             own.iter().all(|mine| {
                 let theirs = further.iter().filter(|of| of.source() == source).find(|of| of.is_same_as(mine));
@@ -36,7 +36,7 @@ impl ServerFacts {
 }
 
 /// A series of some address, before and after the run.
-pub(super) trait Shown {
+pub(super) trait Series {
     fn source(&self) -> &str;
     /// Whether both are the same series but for their address.
     fn is_same_as(&self, other: &Self) -> bool;
@@ -44,7 +44,7 @@ pub(super) trait Shown {
     fn shows_alike(&self, other: &Self) -> [bool; 2];
 }
 
-impl Shown for CounterDelta {
+impl Series for CounterDelta {
     fn source(&self) -> &str {
         &self.source
     }
@@ -58,7 +58,7 @@ impl Shown for CounterDelta {
     }
 }
 
-impl Shown for HistogramDelta {
+impl Series for HistogramDelta {
     fn source(&self) -> &str {
         &self.source
     }

@@ -115,6 +115,9 @@ pub struct Cut {
     pub source: String,
     /// Series of known counters, if they were so many that those of one place are one here; null where each is kept.
     pub summed_series: Option<u64>,
+    /// Series of latency histograms, if they were so many that none is read.
+    #[serde(default)]
+    pub left_out_histograms: Option<u64>,
     /// Bytes of other series that are not in `metrics.prom`.
     pub left_out_bytes: u64,
 }

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::record::{Gap, TurnRecord};
+use crate::report::shape::Metrics;
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
-
-use crate::report::shape::Metrics;
 
 /// A latency, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
