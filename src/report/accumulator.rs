@@ -3,16 +3,16 @@
 //! Adding all turns to one accumulator, or to several that are merged, gives the same report. State grows with ranks,
 //! sessions and keys, never with turns.
 
-use super::affinity::Attribution;
 use super::audit;
 use super::closing::Closing;
-use super::placed::{Parts, Placed};
+use super::cold;
+use super::latency::{Latencies, Latency, millis};
+use super::places::affinity::Attribution;
+use super::places::{Parts, Places};
 use super::redact::redacted;
 use super::server::{Fact, ServerFacts};
 use super::shape::{Client, InFlight, Manifest, RunReport, SCHEMA, StartRate, Totals, Windows, WorkloadFacts};
 use super::tally::Tally;
-use super::tally::cold;
-use super::tally::latency::{Latencies, Latency, millis};
 use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{EndedBy, Marks, TurnRecord};
 use crate::stats::{Quantile, rounded};
@@ -43,6 +43,8 @@ pub struct Live {
 pub struct Accumulator {
     context: Context,
     tally: Tally,
+    /// Of the complete turns.
+    places: Places,
 }
 
 impl Context {
@@ -56,9 +58,9 @@ impl Context {
 impl Accumulator {
     #[must_use]
     pub fn new(context: Context) -> Self {
-        let placed = Placed::new(&context.manifest.spec, context.server.page_tokens);
         let RunSpec { slo, load, .. } = &context.manifest.spec;
-        Self { tally: Tally::new(placed, *slo, load.connections), context }
+        let tally = Tally::new(*slo, load.connections);
+        Self { tally, places: Places::new(&context.manifest.spec, context.server.page_tokens), context }
     }
 
     /// Says when the load was full and when its last session started, as far as that is known. It must be said before
@@ -70,12 +72,16 @@ impl Accumulator {
     /// Adds one turn, however it ended.
     pub fn add(&mut self, turn: &TurnRecord) {
         self.tally.add(turn);
+        if turn.outcome.is_complete() {
+            self.places.add(turn);
+        }
     }
 
     /// Adds all turns of another part of the same run.
     pub fn merge(&mut self, other: Self) {
-        let Self { context: _, tally } = other;
+        let Self { context: _, tally, places } = other;
         self.tally.merge(tally);
+        self.places.merge(places);
     }
 
     /// Cheap enough for ten calls a second.
@@ -108,7 +114,7 @@ impl Accumulator {
         let metrics = self.tally.metrics(&totals, &windows.whole, &latencies);
         let mut server = self.with_cold_evidence(server.beside(probed));
         let Parts { ranks, affinity, ttft_split, placement, timeline } =
-            self.tally.placed.finish(server.ranks, &server.counters, spilled);
+            self.places.finish(server.ranks, &server.counters, spilled);
         forget_what_was_told(&mut server, &totals, &affinity.attribution);
         let client = client.beside(self.client(workload.sessions, &totals, &windows));
         let mut report = RunReport {

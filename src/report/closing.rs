@@ -1,8 +1,8 @@
 //! What is known only at the end of a run, beside its turns.
 
+use super::latency::millis;
 use super::server::{CounterDelta, Cut, FlushFacts, HistogramDelta, KeySeen, ServerFacts, Unread};
 use super::shape::{Client, InFlight, ObservedOracle, State};
-use super::tally::latency::millis;
 use crate::record::{EndedBy, PlaceLoad};
 use crate::stats::Distribution;
 

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::latency::Latency;
 use super::shape::RunReport;
-use super::tally::latency::Latency;
 use crate::stats::{Quantile, Summary};
 
 /// Which way a metric is good.

@@ -3,44 +3,43 @@
 //! Everything is derived here from records, counters and the plan's facts, and nothing is measured here. Percentiles come
 //! from merged histograms, never from averages.
 //!
-//! What comes in: turns (`tally`, and `affinity`, `placed` for what depends on their places) and the server's side
+//! What comes in: turns (`tally`, and `places` for what depends on where they were served) and the server's side
 //! (`server`), joined by the `accumulator` into the shape of `run.json` (`shape`). What reads it: `audit`, `gate`,
 //! `bench_serving`, and `metric`, the registry.
 
 mod accumulator;
-mod affinity;
 mod audit;
 mod bench_serving;
 mod closing;
+mod cold;
 mod command;
 mod foreign;
 mod gate;
+mod latency;
 mod metric;
-mod placed;
-mod placement;
+mod places;
 mod redact;
 mod sample;
 mod server;
 mod shape;
 mod simulated;
-mod spread;
 mod survivors;
 mod tally;
-mod timeline;
 
 pub use accumulator::{Accumulator, Context, Live};
-pub use affinity::{
-    Affinity, Attribution, Band, Cached, CachedBand, HotKey, KeptConnections, Side, Sides, Spilled, SpilledAt,
-    SplitSession,
-};
 pub use audit::{Finding, FindingKind, Validity, Verdict};
 pub use bench_serving::{Arrays, BenchServing};
 pub use closing::{ClientSide, Closing, ServerSide};
+pub use cold::ColdEvidence;
 pub use foreign::Foreign;
 pub use gate::{GateOutcome, check_gate, judge_run};
+pub use latency::Latency;
 pub use metric::{Better, Metric, Source, Stat, metric, metrics};
-pub use placed::Attributing;
-pub use placement::{GroupPlaces, Placement};
+pub use places::affinity::{
+    Affinity, Attribution, Band, Cached, CachedBand, HotKey, KeptConnections, Side, Sides, Spilled, SpilledAt,
+    SplitSession,
+};
+pub use places::{Attributing, GroupPlaces, PlaceSlices, Placement, Slice, Timeline, TtftSplit};
 pub use redact::{HIDDEN, PublicSweep, hide_fields, public_experiment, public_sweep};
 pub use sample::TurnSample;
 pub use server::{
@@ -53,8 +52,6 @@ pub use shape::{
 };
 pub use simulated::Simulated;
 pub use survivors::Survivors;
-pub use tally::{ColdEvidence, Latency, TtftSplit};
-pub use timeline::{PlaceSlices, Slice, Timeline};
 
 pub use crate::profile::RunSpec;
 pub use crate::profile::{
@@ -77,6 +74,20 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 #[expect(clippy::cast_precision_loss, reason = "turns and tokens stay below 2^53")]
 fn per_second(amount: u64, span: Micros) -> Option<f64> {
     (span.0 > 0).then(|| rounded(amount as f64 / span.as_secs()))
+}
+
+/// Adds what was reported; a sum of nothing stays absent.
+fn add(sum: &mut Option<u64>, value: Option<u32>) {
+    if let Some(value) = value {
+        *sum.get_or_insert(0) += u64::from(value);
+    }
+}
+
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (one, other) => one.or(other),
+    }
 }
 
 #[cfg(test)]

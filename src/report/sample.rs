@@ -1,6 +1,6 @@
 //! What of a turn is worth keeping when a run's turns are drawn again and again.
 
-use super::tally::latency::Latency;
+use super::latency::Latency;
 use crate::record::TurnRecord;
 use crate::units::Micros;
 

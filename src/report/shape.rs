@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::affinity::Affinity;
 use super::audit::finding::Validity;
 use super::foreign::Foreign;
-use super::placement::Placement;
+use super::latency::Latency;
+use super::places::Placement;
+use super::places::Timeline;
+use super::places::TtftSplit;
+use super::places::affinity::Affinity;
 use super::server::ServerFacts;
-use super::tally::latency::Latency;
-use super::tally::split::TtftSplit;
-use super::timeline::Timeline;
 use crate::profile::{RunSpec, Target};
 use crate::record::{EndedBy, Place};
 use crate::stats::{Distribution, Summary};

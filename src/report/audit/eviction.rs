@@ -3,8 +3,8 @@
 use super::finding::{FindingKind, Judged, Verdict, finding, percent};
 use crate::profile::History;
 use crate::record::CounterRole;
+use crate::report::cold;
 use crate::report::shape::{RunReport, State};
-use crate::report::tally::cold;
 use crate::units::grouped_float;
 
 /// Reuse, as a share of prompt tokens, that may be missing for no known reason.

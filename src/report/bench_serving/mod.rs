@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::affinity::Affinity;
 use super::audit::Validity;
+use super::latency::Latency;
+use super::places::affinity::Affinity;
 use super::shape::{Client, Metrics, PlaceRow, RunReport, State, Totals, WorkloadFacts};
-use super::tally::latency::Latency;
 use crate::profile::{Api, KeyScope, Pacing};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Summary, mean, rounded};

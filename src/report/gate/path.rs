@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::profile::{Condition, Gate, KeyScope};
 use crate::record::{Failure, PlaceSource};
-use crate::report::affinity::{Affinity, Attribution, KeptConnections, Side, Sides, Spilled};
+use crate::report::cold::ColdEvidence;
+use crate::report::latency::Latency;
 use crate::report::metric::{metric, metrics};
+use crate::report::places::affinity::{Affinity, Attribution, KeptConnections, Side, Sides, Spilled};
 use crate::report::server::ServerFacts;
 use crate::report::shape::{
     Client, Drain, InFlight, Metrics, ObservedOracle, Oracle, RoundRobinOracle, StartRate, Totals, Window, WithFailures,
 };
-use crate::report::tally::cold::ColdEvidence;
-use crate::report::tally::latency::Latency;
 use crate::stats::Summary;
 
 /// Paths that are named beside a wrong one.
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
     use crate::report::RunReport;
-    use crate::report::tally::split::TtftSplit;
+    use crate::report::places::TtftSplit;
     use crate::report::tests::{self, answered_after, failed};
 
     fn report() -> RunReport {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::tally::cold::ColdEvidence;
+use super::cold::ColdEvidence;
 use crate::record::{CounterRole, Place, PlaceLoad};
 use crate::units::NodeRole;
 

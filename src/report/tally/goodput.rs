@@ -4,9 +4,9 @@
 //! its session had failed: its user got nothing. A turn that the end of the run cut counts only where it had missed a
 //! limit already; of the others nobody knows.
 
-use super::{per_second, ratio};
 use crate::profile::Slo;
 use crate::record::{Outcome, TurnRecord};
+use crate::report::{per_second, ratio};
 use crate::units::Micros;
 
 /// Mergeable counts of one run; none without objectives.

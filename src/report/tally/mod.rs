@@ -1,33 +1,23 @@
 //! What the turns of a run add up to: counts and distributions that merge in any order.
 
-pub(super) mod cold;
 mod goodput;
-pub(super) mod latency;
 mod span;
-pub(super) mod split;
-pub(super) mod subtotal;
 mod totals;
 mod windows;
 
 use std::collections::BTreeMap;
 
-use super::placed::Placed;
+use super::cold::Beginnings;
+use super::latency::{Latencies, Latency, millis};
 use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
-use super::{per_second, ratio};
+use super::{add, per_second, ratio};
 use crate::profile::{Connections, Slo};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::Micros;
 
-pub use cold::ColdEvidence;
-pub use latency::Latency;
-pub use split::TtftSplit;
-
-use cold::Beginnings;
 use goodput::Goodput;
-use latency::{Latencies, millis};
 use span::{Span, Starts, join};
-use totals::add;
 use windows::WindowTally;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +40,6 @@ pub(super) struct Tally {
     outside: Latencies,
     pub(super) windows: WindowTally,
     goodput: Goodput,
-    pub(super) placed: Placed,
     pub(super) beginnings: Beginnings<u32>,
 }
 
@@ -80,7 +69,7 @@ impl WithFailures {
 }
 
 impl Tally {
-    pub(super) fn new(placed: Placed, slo: Option<Slo>, connections: Connections) -> Self {
+    pub(super) fn new(slo: Option<Slo>, connections: Connections) -> Self {
         Self {
             totals: Totals::default(),
             covered_prompt_tokens: 0,
@@ -95,7 +84,6 @@ impl Tally {
             outside: Latencies::default(),
             windows: WindowTally::default(),
             goodput: Goodput::new(slo),
-            placed,
             beginnings: Beginnings::default(),
         }
     }
@@ -174,7 +162,6 @@ impl Tally {
             add(&mut totals.cached_tokens, Some(cached));
             self.covered_prompt_tokens += u64::from(prompt);
         }
-        self.placed.add(turn);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
@@ -192,7 +179,6 @@ impl Tally {
             outside,
             windows,
             goodput,
-            placed,
             beginnings,
         } = other;
         self.totals.merge(totals);
@@ -207,7 +193,6 @@ impl Tally {
         self.outside.merge(&outside);
         self.windows.merge(windows);
         self.goodput.merge(goodput);
-        self.placed.merge(placed);
         self.beginnings.merge(beginnings);
     }
 

@@ -1,7 +1,7 @@
 //! Counts of turns and tokens, and how they merge.
 
-use super::span::join;
 use crate::report::shape::Totals;
+use crate::report::sum;
 
 impl Totals {
     /// A sum with an unknown part is unknown.
@@ -64,15 +64,4 @@ impl Totals {
             *self.oddities.entry(oddity).or_default() += turns;
         }
     }
-}
-
-/// Adds what was reported; a sum of nothing stays absent.
-pub(super) fn add(sum: &mut Option<u64>, value: Option<u32>) {
-    if let Some(value) = value {
-        *sum.get_or_insert(0) += u64::from(value);
-    }
-}
-
-pub(super) fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    join(a, b, |a, b| a + b)
 }

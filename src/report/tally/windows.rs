@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::latency::Latencies;
 use super::span::Span;
-use super::totals::{add, sum};
 use crate::profile::{LoadSpec, Pacing};
 use crate::record::{EndedBy, Gap, Marks, Outcome, TurnRecord};
-use crate::report::per_second;
+use crate::report::latency::Latencies;
 use crate::report::shape::{Drain, Totals, Window};
+use crate::report::{add, per_second, sum};
 use crate::stats::rounded;
 use crate::units::{Micros, grouped, plural};
 

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use super::super::subtotal::Subtotal;
 use super::Follow;
 use super::shape::{Band, Cached, CachedBand};
 use crate::record::TurnRecord;
 use crate::report::ratio;
-use crate::report::tally::subtotal::Subtotal;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bands {

@@ -16,7 +16,7 @@ use crate::units::Micros;
 const SLACK_TOKENS: u32 = 64;
 
 /// Cached tokens that a turn may report without having met its group's prompt.
-pub(in crate::report) fn slack(page_tokens: Option<u32>) -> u32 {
+pub(super) fn slack(page_tokens: Option<u32>) -> u32 {
     page_tokens.unwrap_or(0).max(SLACK_TOKENS)
 }
 
@@ -34,7 +34,7 @@ pub struct ColdEvidence {
 /// The early turns of each group, or of each group at each place; memory grows with these and with turns in flight, not
 /// with turns.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::report) struct Beginnings<K>(BTreeMap<K, Beginning>);
+pub(super) struct Beginnings<K>(BTreeMap<K, Beginning>);
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Beginning {
@@ -58,14 +58,14 @@ impl<K> Default for Beginnings<K> {
 }
 
 impl<K: Ord> Beginnings<K> {
-    pub(in crate::report) fn add(&mut self, key: K, turn: &TurnRecord) {
+    pub(super) fn add(&mut self, key: K, turn: &TurnRecord) {
         let Some(sent) = turn.sent_us else { return };
         let beginning = self.0.entry(key).or_default();
         beginning.early.push(Early { sent, cached: turn.cached_tokens, prompt: turn.prompt_tokens });
         beginning.end_at(turn.first_us);
     }
 
-    pub(in crate::report) fn merge(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, other: Self) {
         let Self(keys) = other;
         for (key, Beginning { first_output, early }) in keys {
             let beginning = self.0.entry(key).or_default();
@@ -78,7 +78,7 @@ impl<K: Ord> Beginnings<K> {
 
     /// Prompt tokens of the early turns that found no more than the slack, but for the first of each beginning: each read
     /// a prompt that an earlier turn was still reading.
-    pub(in crate::report) fn overlap(&self, slack: u32) -> u64 {
+    pub(super) fn overlap(&self, slack: u32) -> u64 {
         let cold = |turn: &&Early| turn.cached.is_some_and(|cached| cached <= slack);
         let of = |beginning: &Beginning| {
             let cold = beginning.early.iter().filter(cold);
@@ -89,7 +89,7 @@ impl<K: Ord> Beginnings<K> {
     }
 
     /// The evidence, with what a reply may report without having met its group's prompt.
-    pub(in crate::report) fn evidence(&self, slack: u32) -> ColdEvidence {
+    pub(super) fn evidence(&self, slack: u32) -> ColdEvidence {
         let mut evidence = ColdEvidence::default();
         for beginning in self.0.values() {
             let early = &beginning.early;

@@ -1,15 +1,14 @@
 //! What the complete turns of one place, or of any other part of a run, add up to.
 
-use super::latency::millis;
-use super::totals::{add, sum};
 use crate::record::{Place, TurnRecord};
-use crate::report::ratio;
+use crate::report::latency::millis;
 use crate::report::shape::PlaceRow;
+use crate::report::{add, ratio, sum};
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::report) struct Subtotal {
+pub(super) struct Subtotal {
     turns: u64,
     prompt_tokens: Option<u64>,
     covered_prompt_tokens: u64,
@@ -19,7 +18,7 @@ pub(in crate::report) struct Subtotal {
 }
 
 impl Subtotal {
-    pub(in crate::report) fn add(&mut self, turn: &TurnRecord) {
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
         self.turns += 1;
         add(&mut self.prompt_tokens, turn.prompt_tokens);
         add(&mut self.output_tokens, turn.output_tokens);
@@ -32,7 +31,7 @@ impl Subtotal {
         }
     }
 
-    pub(in crate::report) fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         let Self { turns, prompt_tokens, covered_prompt_tokens, cached_tokens, output_tokens, ttft } = other;
         self.turns += turns;
         self.prompt_tokens = sum(self.prompt_tokens, *prompt_tokens);
@@ -42,28 +41,28 @@ impl Subtotal {
         self.ttft.merge(ttft);
     }
 
-    pub(in crate::report) fn turns(&self) -> u64 {
+    pub(super) fn turns(&self) -> u64 {
         self.turns
     }
 
-    pub(in crate::report) fn prompt_tokens(&self) -> Option<u64> {
+    pub(super) fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
     }
 
-    pub(in crate::report) fn cached_tokens(&self) -> Option<u64> {
+    pub(super) fn cached_tokens(&self) -> Option<u64> {
         self.cached_tokens
     }
 
     /// None also where turns report more than can be.
-    pub(in crate::report) fn hit_rate(&self) -> Option<f64> {
+    pub(super) fn hit_rate(&self) -> Option<f64> {
         ratio(self.cached_tokens?, self.covered_prompt_tokens).filter(|rate| *rate <= 1.0)
     }
 
-    pub(in crate::report) fn ttft_ms(&self) -> Option<Summary> {
+    pub(super) fn ttft_ms(&self) -> Option<Summary> {
         millis(&self.ttft)
     }
 
-    pub(in crate::report) fn row(&self, place: Place) -> PlaceRow {
+    pub(super) fn row(&self, place: Place) -> PlaceRow {
         PlaceRow {
             place,
             turns: self.turns,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::spread::Spread;
 use crate::record::TurnRecord;
-use crate::report::spread::Spread;
 
 /// Complete turns with a known place that went over a connection which was open before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

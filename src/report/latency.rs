@@ -90,7 +90,7 @@ impl Latency {
 
 /// One distribution a [`Latency`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::report) struct Latencies {
+pub(super) struct Latencies {
     ttft: Distribution,
     answer: Distribution,
     itl: Distribution,
@@ -103,7 +103,7 @@ pub(in crate::report) struct Latencies {
 
 impl Latencies {
     /// Adds one complete turn.
-    pub(in crate::report) fn add(&mut self, turn: &TurnRecord) {
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
         let record = |into: &mut Distribution, span: Option<Micros>| {
             if let Some(Micros(us)) = span {
                 into.record(us, 1);
@@ -136,7 +136,7 @@ impl Latencies {
         }
     }
 
-    pub(in crate::report) fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         let Self { ttft, answer, itl, icl, tpot, e2e, ttft_from_due, e2e_from_due } = other;
         self.ttft.merge(ttft);
         self.answer.merge(answer);
@@ -148,7 +148,7 @@ impl Latencies {
         self.e2e_from_due.merge(e2e_from_due);
     }
 
-    pub(in crate::report) fn of(&self, latency: Latency) -> &Distribution {
+    pub(super) fn of(&self, latency: Latency) -> &Distribution {
         match latency {
             Latency::Ttft => &self.ttft,
             Latency::Answer => &self.answer,
@@ -162,20 +162,20 @@ impl Latencies {
     }
 
     /// In milliseconds, by key; what was not measured has no entry.
-    pub(in crate::report) fn summaries(&self) -> BTreeMap<String, Summary> {
+    pub(super) fn summaries(&self) -> BTreeMap<String, Summary> {
         let summary = |latency: Latency| Some((latency.key().to_owned(), millis(self.of(latency))?));
         Latency::ALL.into_iter().filter_map(summary).collect()
     }
 
     /// Encoded histograms by key; what was not measured has no entry.
-    pub(in crate::report) fn encoded(&self) -> BTreeMap<String, String> {
+    pub(super) fn encoded(&self) -> BTreeMap<String, String> {
         let measured = Latency::ALL.into_iter().filter(|latency| self.of(*latency).count() > 0);
         measured.map(|latency| (latency.histogram_key(), self.of(latency).encode())).collect()
     }
 }
 
 /// The summary of a distribution in µs, in milliseconds.
-pub(in crate::report) fn millis(distribution: &Distribution) -> Option<Summary> {
+pub(super) fn millis(distribution: &Distribution) -> Option<Summary> {
     Some(distribution.summary()?.scaled(1e-3))
 }
 

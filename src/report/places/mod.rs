@@ -1,23 +1,35 @@
 //! What depends on where turns were served and on what their server says of them: rows by place, affinity, the split of the
 //! time to first token. Apart from the rest, since places may become known only after the run.
 
+pub(super) mod affinity;
+mod placement;
+mod split;
+mod spread;
+mod subtotal;
+mod timeline;
+
 use std::collections::BTreeMap;
 
-use super::affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
 use super::audit;
-use super::placement::{Placement, PlacementTally};
+use super::cold::{self, Beginnings};
 use super::server::CounterDelta;
 use super::shape::{ObservedOracle, PlaceRow, RunReport};
-use super::tally::cold::{self, Beginnings};
-use super::tally::split::{SplitTally, TtftSplit};
-use super::tally::subtotal::Subtotal;
-use super::timeline::{Timeline, TimelineTally};
 use crate::profile::{Popularity, RunSpec};
 use crate::record::{CounterRole, Oddity, Place, TurnRecord};
 use crate::units::Rank;
 
+pub use placement::{GroupPlaces, Placement};
+pub use split::TtftSplit;
+pub use timeline::{PlaceSlices, Slice, Timeline};
+
+use affinity::{Affinity, AffinityTally, Follow, Spilled, SpilledAt};
+use placement::PlacementTally;
+use split::SplitTally;
+use subtotal::Subtotal;
+use timeline::TimelineTally;
+
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Placed {
+pub(super) struct Places {
     places: BTreeMap<Place, Subtotal>,
     affinity: AffinityTally,
     split: SplitTally,
@@ -29,7 +41,7 @@ pub(super) struct Placed {
     reports_cached: bool,
 }
 
-/// The parts of a report that [`Placed`] makes.
+/// The parts of a report that [`Places`] makes.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ranks: Vec<PlaceRow>,
@@ -39,7 +51,7 @@ pub(super) struct Parts {
     pub(super) timeline: Timeline,
 }
 
-impl Placed {
+impl Places {
     pub(super) fn new(spec: &RunSpec, page_tokens: Option<u32>) -> Self {
         let follow = Follow {
             key_by: spec.key.by,
@@ -150,7 +162,7 @@ fn simulator_spills(counters: &[CounterDelta]) -> Option<Spilled> {
 #[derive(Debug)]
 pub struct Attributing {
     report: RunReport,
-    placed: Placed,
+    placed: Places,
     /// Complete turns that were served elsewhere than this program had placed them.
     misplaced: u64,
 }
@@ -158,7 +170,7 @@ pub struct Attributing {
 impl Attributing {
     #[must_use]
     pub fn new(report: RunReport) -> Self {
-        let placed = Placed::new(&report.manifest.spec, report.server.page_tokens);
+        let placed = Places::new(&report.manifest.spec, report.server.page_tokens);
         Self { report, placed, misplaced: 0 }
     }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ratio;
 use crate::record::{Place, TurnRecord};
+use crate::report::ratio;
 use crate::stats::{Quantile, rounded};
 use crate::units::Micros;
 

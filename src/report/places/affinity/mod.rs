@@ -16,9 +16,9 @@ pub use shape::{
     Affinity, Attribution, Band, Cached, CachedBand, HotKey, Side, Sides, Spilled, SpilledAt, SplitSession,
 };
 
-use super::ratio;
 use crate::profile::{Api, KeyScope, PlaceField};
 use crate::record::{Place, PlaceSource, TurnRecord};
+use crate::report::ratio;
 use crate::stats::{mean, rounded, variation};
 
 use bands::Bands;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::spread::Spread;
 use super::shape::HotKey;
 use crate::record::Place;
 use crate::report::ratio;
-use crate::report::spread::Spread;
 
 /// How many keys a report names.
 const HOT: usize = 5;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::latency::millis;
 use crate::record::TurnRecord;
+use crate::report::latency::millis;
 use crate::stats::{Distribution, Summary};
 use crate::units::Micros;
 
@@ -26,7 +26,7 @@ pub struct TtftSplit {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::report) struct SplitTally {
+pub(super) struct SplitTally {
     turns: u64,
     parts: [Distribution; 4],
     outside: Distribution,
@@ -34,7 +34,7 @@ pub(in crate::report) struct SplitTally {
 
 impl SplitTally {
     /// Adds a complete turn.
-    pub(in crate::report) fn add(&mut self, turn: &TurnRecord) {
+    pub(super) fn add(&mut self, turn: &TurnRecord) {
         let Some(times) = &turn.server_times else { return };
         self.turns += 1;
         for (part, us) in self.parts.iter_mut().zip(times.spans()) {
@@ -45,7 +45,7 @@ impl SplitTally {
         }
     }
 
-    pub(in crate::report) fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         let Self { turns, parts, outside } = other;
         self.turns += turns;
         self.parts.iter_mut().zip(parts).for_each(|(mine, part)| mine.merge(part));
@@ -53,7 +53,7 @@ impl SplitTally {
     }
 
     /// None where no turn tells.
-    pub(in crate::report) fn finish(&self) -> Option<TtftSplit> {
+    pub(super) fn finish(&self) -> Option<TtftSplit> {
         let [intake, queue, prefill, back] = &self.parts;
         (self.turns > 0).then(|| TtftSplit {
             turns: self.turns,

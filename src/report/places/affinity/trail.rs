@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::spread::Spread;
 use super::shape::{Side, Sides};
 use crate::record::Place;
 use crate::report::ratio;
-use crate::report::spread::Spread;
 
 /// How many split sessions a report names, and how many turns of each.
 pub(super) const EXAMPLES: usize = 5;
