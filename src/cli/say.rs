@@ -57,11 +57,13 @@ fn write(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The text with the characters that steer replaced; line ends and tabs stay.
+/// The text with the characters that steer replaced; line ends, also those of CSV, and tabs stay.
 fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if steers(c) && !matches!(c, '\n' | '\t') { out.push_str(&instead(c)) } else { out.push(c) }
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let stays = !steers(c) || matches!(c, '\n' | '\t') || (c == '\r' && rest.peek() == Some(&'\n'));
+        if stays { out.push(c) } else { out.push_str(&instead(c)) }
     }
     out
 }
@@ -93,6 +95,12 @@ mod tests {
         let said = words(&anyhow::Error::new(store).context("arm `a`"));
         assert_eq!(said.matches("disk is full").count(), 1, "{said}");
         assert!(said.starts_with("arm `a`: cannot write `x`"), "{said}");
+    }
+
+    #[test]
+    fn line_ends_of_every_kind_stay_and_a_return_by_itself_does_not() {
+        assert_eq!(harmless("a,b\r\nc\td\n", |_| "?".into()), "a,b\r\nc\td\n");
+        assert_eq!(harmless("a\rb\r\r\n", |_| "?".into()), "a?b?\r\n");
     }
 
     #[test]

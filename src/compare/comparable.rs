@@ -80,7 +80,9 @@ pub(super) fn host(host: &Host) -> String {
 }
 
 fn date(rfc3339: &str) -> String {
-    rfc3339.chars().take_while(|c| *c != 'T').collect()
+    let date: String = rfc3339.chars().take_while(|c| *c != 'T').collect();
+    // Other programs' files may have none.
+    if date.is_empty() { "not told".to_owned() } else { date }
 }
 
 fn has_info(report: &RunReport) -> String {

@@ -10,7 +10,7 @@ pub(super) fn key_spec(raw: &raw::Key, turns: NonZeroU32) -> Checked<KeySpec> {
     let by = if turns.get() == 1 { KeyScope::Group } else { KeyScope::Session };
     let headers = || ["x-smg-routing-key", "x-session-id"].map(str::to_owned).to_vec();
     let headers = raw.headers.clone().unwrap_or_else(headers);
-    headers.iter().try_for_each(|name| check_header("key.headers", name, ""))?;
+    headers.iter().try_for_each(|name| check_key_header(name))?;
     Ok(KeySpec {
         by: raw.by.unwrap_or(by),
         salt: raw.salt.unwrap_or(0),
@@ -34,6 +34,18 @@ const RESERVED: [(&str, &str); 7] = [
 /// Headers that the connection writes itself.
 const FRAMING: [&str; 9] =
     ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// Headers that every request has for another purpose.
+const TAKEN: [&str; 5] = ["accept", "accept-encoding", "authorization", "content-type", "x-request-id"];
+
+fn check_key_header(name: &str) -> Checked<()> {
+    check_header("key.headers", name, "")?;
+    if TAKEN.contains(&name.to_ascii_lowercase().as_str()) {
+        let why = "each request has this header for another purpose: give the one that the router takes its key from";
+        return Err(ProfileError::value("key.headers", format!("`{name}`: {why}")));
+    }
+    Ok(())
+}
 
 fn check_header(key: &str, name: &str, value: &str) -> Checked<()> {
     let refused = |why: &str| Err(ProfileError::value(key, format!("`{name}`: {why}")));

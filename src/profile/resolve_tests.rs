@@ -79,6 +79,7 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
         ("request.headers.\"a b\" = \"1\"", "`a b`", "letters"),
         ("request.headers.a = \"x\\n\"", "`a`", "ASCII"),
         ("key.headers = [\"a b\"]", "`key.headers`: `a b`", "letters"),
+        ("key.headers = [\"Authorization\"]", "`key.headers`: `Authorization`", "another purpose"),
         ("key.headers = [\"Connection\"]", "`key.headers`: `Connection`", "leave it out"),
         ("server.metrics_urls = [\"h:1\"]", "`server.metrics_urls`: `h:1`", "http://"),
         (

@@ -143,7 +143,9 @@ fn totals(report: &RunReport) -> Grid {
     row("Ideal reuse, endless cache (%)", or_dash(oracle.ideal_reuse, percent));
     row("Expected reuse, places seen (%)", or_dash(oracle.observed.as_ref().map(|o| o.reuse), percent));
     if let Some(spread) = &oracle.round_robin {
-        row(&format!("Expected reuse, round robin over {} (%)", spread.ranks), percent(spread.reuse));
+        // What the server does not tell was given, or is the profile's default.
+        let by = if report.server.ranks.is_some() { "" } else { ", as server.ranks says" };
+        row(&format!("Expected reuse, round robin over {}{by} (%)", spread.ranks), percent(spread.reuse));
     }
     if steady.is_none() {
         grid.drop_last_column();

@@ -81,7 +81,7 @@ pub(super) fn report() -> RunReport {
     report.client.runtime_lag_ms = Some(summary(9_000, 0.6));
     report.client.cpu_cores = Some(0.84);
     report.client.in_flight = InFlight { mean: Some(31.4), max: Some(32) };
-    report.client.littles_law_ratio = Some(0.987);
+    (report.client.littles_law_ratio, report.client.littles_law_edges) = (Some(0.987), Some(0.02));
     report.validity = Validity { verdict: Verdict::Valid, voids: vec![], warnings: vec![warning()] };
     report
 }
@@ -160,7 +160,7 @@ fn a_run_on_the_terminal() {
     balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     places known for 2 of 2 turns (from meta_info)
     client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight
-        (max 32) · Little's law ratio 0.987
+        (max 32) · Little's law ratio 0.987 ± 0.0200
     How to run it again
         gspbench run --header 'Authorization:(hidden)' --seed 41
     ~: from fewer than 1,000 samples, so a matter of luck
@@ -263,7 +263,7 @@ fn a_run_as_markdown() {
     - affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
     - balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
     - places known for 2 of 2 turns (from meta\_info)
-    - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987
+    - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987 ± 0.0200
 
     <details><summary>How to run it again</summary>
 

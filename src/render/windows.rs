@@ -92,7 +92,10 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
         let max = client.in_flight.max.map_or(String::new(), |max| format!(" (max {})", whole(max)));
         format!("{} turns in flight{max}", figure(mean))
     }));
-    parts.extend(client.littles_law_ratio.map(|ratio| format!("Little's law ratio {}", figure(ratio))));
+    parts.extend(client.littles_law_ratio.map(|ratio| {
+        let edges = client.littles_law_edges.map_or(String::new(), |edges| format!(" ± {}", figure(edges)));
+        format!("Little's law ratio {}{edges}", figure(ratio))
+    }));
     parts.extend(client.connections.map(|connections| format!("{} (HTTP/1.1)", plural(connections, "connection"))));
     parts.extend(
         client.redials.filter(|redials| *redials > 0).map(|redials| format!("{} of them redials", whole(redials))),

@@ -166,13 +166,15 @@ impl Accumulator {
     /// The client, as far as its turns tell of it.
     fn client(&self, sessions: u64, totals: &Totals, windows: &Windows) -> Client {
         let Tally { send_lag, own_lag, cap_wait, .. } = &self.tally;
+        let law = littles_law(self.load(), sessions, totals, windows);
         Client {
             send_lag_ms: millis(send_lag),
             own_lag_ms: millis(own_lag),
             cap_wait_ms: millis(cap_wait),
             rate: start_rate(self.load(), &self.tally),
             in_flight: InFlight { mean: self.tally.mean_in_flight(), max: None },
-            littles_law_ratio: littles_law_ratio(self.load(), sessions, totals, windows),
+            littles_law_ratio: law.map(|(ratio, _)| ratio),
+            littles_law_edges: law.map(|(_, edges)| edges),
             ..Client::default()
         }
     }
@@ -200,8 +202,11 @@ fn start_rate(load: &LoadSpec, tally: &Tally) -> Option<StartRate> {
 /// Little's law for closed loops: C sessions of one turn each in flight complete C / (TTFT + (n − 1) · TPOT) turns a
 /// second, where C is the limit, or all sessions of a plan that has fewer. Of the steady window where there is one, since
 /// ramp and tail are not full by design. None in an open loop, or when sessions pause.
+///
+/// Gives the measured rate over that, and the share by which turns that lie across an edge of the window can shift it: of the
+/// turns that end inside, up to a turn's length of them began before, and as many that began inside end after.
 #[expect(clippy::cast_precision_loss, reason = "tokens and turns stay below 2^53")]
-fn littles_law_ratio(load: &LoadSpec, planned: u64, totals: &Totals, windows: &Windows) -> Option<f64> {
+fn littles_law(load: &LoadSpec, planned: u64, totals: &Totals, windows: &Windows) -> Option<(f64, f64)> {
     let Pacing::Closed { sessions } = load.pacing else { return None };
     if !load.think.is_zero() || totals.complete == 0 {
         return None;
@@ -214,5 +219,6 @@ fn littles_law_ratio(load: &LoadSpec, planned: u64, totals: &Totals, windows: &W
     let decode_ms = mean(Latency::Tpot).map_or(0.0, |tpot| (tokens - 1.0).max(0.0) * tpot);
     let turn_ms = mean(Latency::Ttft)? + decode_ms;
     let expected = in_flight as f64 / turn_ms * 1e3;
-    Some(rounded(window.request_throughput? / expected)).filter(|ratio| ratio.is_finite())
+    let ratio = Some(rounded(window.request_throughput? / expected)).filter(|ratio| ratio.is_finite())?;
+    Some((ratio, rounded(turn_ms / 1e3 / window.to_us.since(window.from_us).as_secs())))
 }

@@ -342,6 +342,10 @@ pub struct Client {
     pub in_flight: InFlight,
     /// Measured request rate over C / (TTFT + (n − 1) · TPOT), for closed loops: well below 1, the client was not full.
     pub littles_law_ratio: Option<f64>,
+    /// How far the ratio may be off 1 by the edges of its window alone: mean turn over the window's length. Null with it, and
+    /// in reports of earlier versions.
+    #[serde(default)]
+    pub littles_law_edges: Option<f64>,
 }
 
 /// Sessions a second in an open loop.

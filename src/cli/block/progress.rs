@@ -39,7 +39,7 @@ impl Progress {
         let glance = Arc::default();
         let bar = bar(form, &name, turns, Arc::clone(&glance));
         let now = Instant::now();
-        let progress = Self {
+        Self {
             form,
             name,
             turns,
@@ -49,9 +49,7 @@ impl Progress {
             shown: now,
             #[cfg(test)]
             looks: 0,
-        };
-        progress.line(|| format!("begins, {}", plural(turns, "turn")));
-        progress
+        }
     }
 
     /// Says what is being done while no turns are counted.
@@ -60,11 +58,12 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// The measured part starts.
+    /// The measured part starts: its server answered, and was warmed up and flushed.
     pub(crate) fn start(&mut self) {
         self.started = Instant::now();
         self.shown = self.started;
         self.bar.reset_elapsed();
+        self.line(|| format!("begins, {}", plural(self.turns, "turn")));
     }
 
     /// Whether enough time has passed to look at the run again.

@@ -93,10 +93,22 @@ async fn tick(ended: CancellationToken) -> Ticked {
         let due = Instant::now() + TICK;
         tokio::select! {
             () = tokio::time::sleep_until(due.into()) => {
-                lag.record(u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX), 1);
+                record_late(&mut lag, due.elapsed());
             },
             () = ended.cancelled() => return Ticked { lag, busy: lane.busy() },
         }
+    }
+}
+
+/// Records a lateness together with those of the looks that it swallowed, each as late as it would have been: one sample for
+/// a stop of seconds would be lost among the hundreds of a run (coordinated omission; HdrHistogram's
+/// `recordValueWithExpectedInterval`).
+fn record_late(lag: &mut Distribution, late: Duration) {
+    let mut left = late;
+    loop {
+        lag.record(u64::try_from(left.as_micros()).unwrap_or(u64::MAX), 1);
+        let Some(less) = left.checked_sub(TICK).filter(|less| !less.is_zero()) else { return };
+        left = less;
     }
 }
 
@@ -159,6 +171,24 @@ mod tests {
         assert!(lag.max >= 30_000.0, "{lag:?}");
         assert!(seen.cpu_cores.unwrap() > 0.0);
     }
+    /// The whole kind: however long a stop is, it has its share of the run's time among the samples.
+    #[test]
+    fn a_stop_is_as_many_samples_as_looks_fell_into_it() {
+        let recorded = |late_ms: u64| {
+            let mut lag = Distribution::default();
+            (0..700).for_each(|_| record_late(&mut lag, Duration::from_micros(100)));
+            record_late(&mut lag, Duration::from_millis(late_ms));
+            lag.summary().unwrap()
+        };
+        let stopped = recorded(5_000);
+        assert_eq!((stopped.count, stopped.max), (700 + 500, 5_000_000.0));
+        assert!(stopped.p99 > 4_800_000.0 && stopped.p50 < 200.0, "{stopped:?}");
+        assert_eq!(
+            [recorded(0).count, recorded(10).count, recorded(11).count, recorded(25).count],
+            [701, 701, 702, 703]
+        );
+    }
+
     /// Works for as much of its own CPU time, so that a busy host changes nothing; lets others run between.
     async fn work(load: Duration) {
         let started = cpu_time(ClockId::ThreadCPUTime);

@@ -34,7 +34,7 @@ pub(crate) fn untold(asked: &Asked<'_>) -> Vec<Untold> {
 }
 
 const USAGE: &str = "it sends no usage with a stream: see whether it, or a proxy before it, drops `stream_options`";
-const RANKS: &str = "give `server.ranks`, for the reuse that round robin would have";
+const RANKS: &str = "see that `server.ranks` is right: the reuse that round robin would have rests on it";
 
 fn cached(asked: &Asked<'_>) -> &'static str {
     match asked.kind {

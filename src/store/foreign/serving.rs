@@ -77,7 +77,9 @@ fn fill_server(report: &mut RunReport, document: &Value) {
         word(document, "model_id").or_else(|| told("served_model_name")).or_else(|| told("model_path"));
     report.server.version = told("version");
     report.server.load_balance_method = told("load_balance_method");
-    report.server.ranks = info.and_then(|info| count(info, "dp_size")).and_then(|ranks| u32::try_from(ranks).ok());
+    // As SGLang has them: each of its data-parallel groups may hold attention ranks of its own.
+    let ranks = info.and_then(|info| Some(count(info, "dp_size")? * count(info, "attn_dp_size").unwrap_or(1).max(1)));
+    report.server.ranks = ranks.and_then(|ranks| u32::try_from(ranks).ok());
     report.server.info = info.cloned();
 }
 
