@@ -78,7 +78,8 @@ fn fill_server(report: &mut RunReport, document: &Value) {
     report.server.version = told("version");
     report.server.load_balance_method = told("load_balance_method");
     // As SGLang has them: each of its data-parallel groups may hold attention ranks of its own.
-    let ranks = info.and_then(|info| Some(count(info, "dp_size")? * count(info, "attn_dp_size").unwrap_or(1).max(1)));
+    let ranks =
+        info.and_then(|info| count(info, "dp_size")?.checked_mul(count(info, "attn_dp_size").unwrap_or(1).max(1)));
     report.server.ranks = ranks.and_then(|ranks| u32::try_from(ranks).ok());
     report.server.info = info.cloned();
 }

@@ -75,6 +75,21 @@ fn what_none_of_them_wrote_is_refused_with_its_line_and_our_own_is_left_alone() 
     assert!(read("run.json", "{\"schema\": 1}").unwrap().is_none());
 }
 
+/// DP attention: `--dp-size 8 --enable-dp-attention` is told as `dp_size` 1 and `attn_dp_size` 8.
+#[test]
+fn the_ranks_of_dp_attention_are_those_of_each_group_times_the_groups() {
+    let ranks = |sizes: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.jsonl");
+        let lines = std::fs::read_to_string(Path::new(SAMPLES).join("bench_serving.jsonl")).unwrap();
+        std::fs::write(&path, lines.replace("\"dp_size\": 8", sizes)).unwrap();
+        read_foreign(&path, &context(1, 2).manifest.spec).unwrap().unwrap()[0].server.ranks
+    };
+    assert_eq!(ranks(r#""dp_size": 1, "attn_dp_size": 8"#), Some(8));
+    assert_eq!(ranks(r#""dp_size": 2, "attn_dp_size": 1"#), Some(2));
+    assert_eq!((ranks(r#""dp_size": 4"#), ranks(r#""tp_size": 4"#)), (Some(4), None));
+}
+
 #[test]
 fn numbers_that_only_python_knows_are_words_outside_of_strings() {
     assert_eq!(
