@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::exit::{Exit, ExitWith as _};
-use super::site::sites::state_of;
-use crate::profile::ArmSpec;
+use super::site::sites::{of_round, state_of};
+use crate::profile::{ArmSpec, RunSpec};
 use crate::report::RunReport;
 use crate::store::{self, BlockState};
 
@@ -87,6 +87,20 @@ fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
 /// That there is none.
 pub(super) fn arm_of(arms: &[ArmSpec], name: &str) -> Result<usize, String> {
     arms.iter().position(|arm| arm.name == name).ok_or_else(|| "there is no such arm".to_owned())
+}
+
+/// Holds the seed and salt that a list tells of a round or step to those that the specification has there.
+///
+/// # Errors
+/// One that gives both.
+pub(super) fn seeded(run: &RunSpec, number: u32, listed: (u64, u64)) -> Result<(), String> {
+    let of_round = of_round(run, number);
+    let planned = (of_round.workload.seed, of_round.key.salt);
+    if listed == planned {
+        return Ok(());
+    }
+    let words = |(seed, salt): (u64, u64)| format!("seed {seed} and salt {salt}");
+    Err(format!("with {}, where the specification has {}", words(listed), words(planned)))
 }
 
 /// Takes a block or step that a file lists, if its specification can have it: anyone may have changed the file since it was
@@ -213,7 +227,7 @@ mod tests {
             for field in fields.as_object().into_iter().flat_map(Map::keys) {
                 let mut was = whole.clone();
                 was[room].as_object_mut().unwrap().remove(field);
-                if serde_json::from_value::<crate::profile::RunSpec>(was.clone()).is_ok_and(|read| read == spec) {
+                if serde_json::from_value::<RunSpec>(was.clone()).is_ok_and(|read| read == spec) {
                     check_same(Path::new("x"), &was, &spec).unwrap();
                     without += 1;
                 }

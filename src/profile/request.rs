@@ -36,7 +36,8 @@ const FRAMING: [&str; 9] =
     ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// Headers that every request has for another purpose.
-const TAKEN: [&str; 5] = ["accept", "accept-encoding", "authorization", "content-type", "x-request-id"];
+const TAKEN: [&str; 7] =
+    ["accept", "accept-encoding", "authorization", "content-type", "cookie", "user-agent", "x-request-id"];
 
 fn check_key_header(name: &str) -> Checked<()> {
     check_header("key.headers", name, "")?;

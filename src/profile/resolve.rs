@@ -246,6 +246,12 @@ fn sim_spec(raw: &raw::Sim) -> Checked<SimSpec> {
 
 /// What is fine by itself and impossible together.
 fn check_combinations(spec: &RunSpec) -> Checked<()> {
+    let is_given = |name: &&String| spec.request.headers.keys().any(|given| given.eq_ignore_ascii_case(name));
+    if let Some(name) = spec.key.headers.iter().find(is_given) {
+        let why =
+            format!("`{name}`: `request.headers` (--header) gives this header a value already: leave one of them out");
+        return Err(ProfileError::value("key.headers", why));
+    }
     let ids = spec.request.prompt_as == PromptAs::Ids;
     if ids && spec.request.tokenizer.is_none() {
         let why = "ids need a tokenizer, since ids out of its vocabulary can kill a server: give --tokenizer PATH";

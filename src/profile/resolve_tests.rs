@@ -80,6 +80,11 @@ fn what_cannot_be_run_is_refused_with_its_key_and_a_way_out() {
         ("request.headers.a = \"x\\n\"", "`a`", "ASCII"),
         ("key.headers = [\"a b\"]", "`key.headers`: `a b`", "letters"),
         ("key.headers = [\"Authorization\"]", "`key.headers`: `Authorization`", "another purpose"),
+        (
+            "key.headers = [\"X-Api-Key\"]\nrequest.headers.x-api-key = \"s\"",
+            "`key.headers`: `X-Api-Key`",
+            "leave one of them out",
+        ),
         ("key.headers = [\"Connection\"]", "`key.headers`: `Connection`", "leave it out"),
         ("server.metrics_urls = [\"h:1\"]", "`server.metrics_urls`: `h:1`", "http://"),
         (

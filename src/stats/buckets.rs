@@ -1,6 +1,8 @@
 //! A histogram that someone else kept: counts between bounds, and a sum. It tells a mean, and between which bounds a quantile
 //! lies; where in between it does not tell, and nothing here guesses.
 
+use std::cmp::Ordering;
+
 use super::Quantile;
 
 /// Samples that are not negative, by the bounds between which they lie. Only bounds with samples are held.
@@ -28,17 +30,22 @@ impl Bucket {
     fn has_bounds_of(&self, other: &Self) -> bool {
         self.from == other.from && self.to == other.to
     }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let end = |bucket: &Self| bucket.to.unwrap_or(f64::INFINITY);
+        self.from.total_cmp(&other.from).then(end(self).total_cmp(&end(other)))
+    }
 }
 
 impl Buckets {
     /// From ascending upper bounds with the samples at or below each; of an infinite bound, all. None where counts fall, or a
-    /// bound is below 0.
+    /// bound is below 0 or that of the bucket before.
     #[must_use]
     pub fn from_cumulative(cumulative: &[(f64, u64)], sum: Option<f64>) -> Option<Self> {
         let (mut from, mut below, mut buckets) = (0.0, 0, vec![]);
-        for &(bound, all) in cumulative {
+        for (at, &(bound, all)) in cumulative.iter().enumerate() {
             let count = all.checked_sub(below)?;
-            if bound.is_nan() || bound < from {
+            if bound.is_nan() || bound < from || (bound == from && at > 0) {
                 return None;
             }
             if count > 0 {
@@ -46,16 +53,42 @@ impl Buckets {
             }
             (from, below) = (bound, all);
         }
-        Some(Self { buckets, sum })
+        Some(Self::with(buckets, sum))
     }
 
-    /// From buckets that hold samples; none where two overlap.
+    /// From buckets that hold samples, those of equal bounds together; none where two overlap, or nobody can count so many.
     #[must_use]
     pub fn new(mut buckets: Vec<Bucket>, sum: Option<f64>) -> Option<Self> {
         buckets.retain(|bucket| bucket.count > 0);
-        let end = |bucket: &Bucket| bucket.to.unwrap_or(f64::INFINITY);
-        buckets.sort_by(|a, b| a.from.total_cmp(&b.from).then(end(a).total_cmp(&end(b))));
-        buckets.windows(2).all(|pair| pair[0].is_below(&pair[1])).then_some(Self { buckets, sum })
+        buckets.sort_by(Bucket::order);
+        let mut apart: Vec<Bucket> = Vec::with_capacity(buckets.len());
+        let mut all = 0_u64;
+        for bucket in buckets {
+            all = all.checked_add(bucket.count)?;
+            match apart.last_mut() {
+                Some(last) if last.has_bounds_of(&bucket) => last.count += bucket.count,
+                Some(last) if !last.is_below(&bucket) => return None,
+                _ => apart.push(bucket),
+            }
+        }
+        Some(Self::with(apart, sum))
+    }
+
+    /// A sum of which the mean lies outside of the buckets is not theirs: nobody knows what it sums up.
+    fn with(buckets: Vec<Bucket>, sum: Option<f64>) -> Self {
+        let mut whole = Self { buckets, sum };
+        if whole.mean().is_some_and(|mean| !whole.can_have(mean)) {
+            whole.sum = None;
+        }
+        whole
+    }
+
+    /// Bounds and sums are rounded on their way, and a difference of sums has the rounding of both.
+    fn can_have(&self, mean: f64) -> bool {
+        const ROUNDING: f64 = 1e-6;
+        let least = self.buckets.first().map_or(0.0, |bucket| bucket.from);
+        let most = self.buckets.last().and_then(|bucket| bucket.to).unwrap_or(f64::MAX);
+        mean >= least - ROUNDING * least.max(1.0) && mean <= most + ROUNDING * most.max(1.0)
     }
 
     /// Those that hold samples, ascending.
@@ -99,8 +132,10 @@ impl Buckets {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Option<Self> {
         let mut buckets = self.buckets.clone();
+        // Both ascend.
+        let mut later = buckets.iter_mut();
         for before in &earlier.buckets {
-            let same = buckets.iter_mut().find(|bucket| bucket.has_bounds_of(before))?;
+            let same = later.find(|bucket| bucket.has_bounds_of(before))?;
             same.count = same.count.checked_sub(before.count)?;
         }
         let sum = match (self.sum, earlier.sum) {
@@ -110,19 +145,13 @@ impl Buckets {
             (sum, before) => sum.zip(before).map(|(sum, before)| sum - before),
         };
         buckets.retain(|bucket| bucket.count > 0);
-        Some(Self { buckets, sum })
+        Some(Self::with(buckets, sum))
     }
 
     /// Both together; none where a bucket of one lies across one of the other, so that no count of it is known.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Option<Self> {
-        let mut buckets = self.buckets.clone();
-        for bucket in &other.buckets {
-            match buckets.iter_mut().find(|own| own.has_bounds_of(bucket)) {
-                Some(own) => own.count += bucket.count,
-                None => buckets.push(*bucket),
-            }
-        }
+        let buckets = self.buckets.iter().chain(&other.buckets).copied().collect();
         Self::new(buckets, self.sum.zip(other.sum).map(|(a, b)| a + b))
     }
 }
@@ -182,6 +211,29 @@ mod tests {
         assert_eq!(with(&[4.0], &[100]).merged(&with(&[2.0, 4.0], &[1])).unwrap().count(), 2);
         assert_eq!(Buckets::from_cumulative(&[(1.0, 2), (2.0, 1)], None), None);
         assert_eq!(Buckets::from_cumulative(&[(-1.0, 2), (2.0, 3)], None), None);
+    }
+
+    #[test]
+    fn bounds_and_counts_that_no_number_holds_are_no_histogram() {
+        const INF: f64 = f64::INFINITY;
+        let read = |cumulative: &[(f64, u64)]| Buckets::from_cumulative(cumulative, None);
+        assert_eq!(read(&[(0.1, 2), (INF, 5), (INF, 7)]), None, "a finite bound that overflowed on its way");
+        assert_eq!(read(&[(0.1, 2), (0.1, 5), (INF, 7)]), None);
+        assert_eq!(read(&[(f64::NAN, 2), (INF, 5)]), None);
+        let most = read(&[(1.0, u64::MAX), (INF, u64::MAX)]).unwrap();
+        assert_eq!(most.merged(&read(&[(1.0, 1), (INF, 1)]).unwrap()), None);
+        assert_eq!(most.merged(&read(&[(1.0, 0), (INF, 1)]).unwrap()), None);
+    }
+
+    #[test]
+    fn a_sum_that_these_samples_cannot_have_is_not_known() {
+        let sum = |sum| Buckets::from_cumulative(&[(0.1, 0), (0.5, 9), (f64::INFINITY, 9)], Some(sum)).unwrap().sum();
+        assert_eq!([-5.0, 0.0, 0.8, 4.6, 500.0, 1e300, f64::INFINITY, f64::NAN].map(sum), [None; 8]);
+        assert_eq!([0.9, 2.7, 4.5].map(sum), [0.9, 2.7, 4.5].map(Some));
+        // What was there before the first sample is none of these samples'.
+        let before = Buckets::from_cumulative(&[(f64::INFINITY, 0)], Some(500.0)).unwrap();
+        let after = Buckets::from_cumulative(&[(0.5, 9), (f64::INFINITY, 9)], Some(502.0)).unwrap();
+        assert_eq!(after.since(&before).unwrap().mean(), None);
     }
 
     fn samples() -> impl Strategy<Value = Vec<u32>> {

@@ -63,8 +63,8 @@ impl Histograms {
             return Some(sample);
         };
         match part {
-            Part::Sum => self.parts(family, sample.labels.clone()).sum = Some(sample.value),
-            Part::Count => self.parts(family, sample.labels.clone()).count = Some(sample.value),
+            Part::Sum => tell(&mut self.parts(family, sample.labels.clone()).sum, sample.value),
+            Part::Count => tell(&mut self.parts(family, sample.labels.clone()).count, sample.value),
             Part::Bucket => {
                 let Sample { name, mut labels, value } = sample;
                 // A line without a bound is no bucket of anything.
@@ -89,6 +89,11 @@ impl Histograms {
         };
         self.families.into_iter().flat_map(series).collect()
     }
+}
+
+/// What is told twice is not known.
+fn tell(part: &mut Option<f64>, value: f64) {
+    *part = Some(part.map_or(value, |_| f64::NAN));
 }
 
 /// Some exporters label a sum and count otherwise than the buckets. Where a family has one of each, and they count the same,
@@ -121,10 +126,12 @@ impl Parts {
     }
 }
 
-/// Bounds in their order; the infinite one may be missing where a count stands for it.
+/// Bounds in their order; the infinite one may be missing where a count stands for it, and counts as many where it does not.
 fn cumulative(mut buckets: Vec<(f64, f64)>, count: Option<f64>) -> Option<Vec<(f64, u64)>> {
-    if !buckets.iter().any(|(bound, _)| *bound == f64::INFINITY) {
-        buckets.push((f64::INFINITY, count?));
+    match (buckets.iter().find(|(bound, _)| *bound == f64::INFINITY), count) {
+        (None, count) => buckets.push((f64::INFINITY, count?)),
+        (Some((_, all)), Some(count)) if *all != count => return None,
+        (Some(_), _) => {}
     }
     buckets.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let whole: Option<Vec<(f64, u64)>> =

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, settled};
+use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, seeded, settled};
 use crate::compare::BlockResult;
 use crate::experiment::{self, Block, Ended, Past};
 use crate::profile::{ExperimentSpec, check_stored};
@@ -35,8 +35,11 @@ pub(crate) fn check(dir: &Path, experiment: &Experiment, spec: &ExperimentSpec) 
 fn place(block: &store::Block, spec: &ExperimentSpec) -> Result<usize, String> {
     let arm = arm_of(&spec.arms, &block.arm)?;
     let rounds = spec.rounds.get();
-    let is_known = (1..=rounds).contains(&block.round);
-    if is_known { Ok(arm) } else { Err(format!("there are rounds 1 to {rounds}")) }
+    if !(1..=rounds).contains(&block.round) {
+        return Err(format!("there are rounds 1 to {rounds}"));
+    }
+    seeded(&spec.run, block.round, (block.seed, block.salt))?;
+    Ok(arm)
 }
 
 /// What has been done so far.
@@ -103,7 +106,9 @@ mod tests {
         let spec = specification();
         let listed = |round, arm: &str, dir: &str| {
             let (arm, dir, state) = (arm.to_owned(), dir.to_owned(), BlockState::Failed);
-            let block = store::Block { round, arm, seed: 1, salt: 1, state, dir, reason: None };
+            let run = crate::cli::site::sites::of_round(&spec.run, round);
+            let (seed, salt) = (run.workload.seed, run.key.salt + u64::from(dir.ends_with("salted")));
+            let block = store::Block { round, arm, seed, salt, state, dir, reason: None };
             let experiment = Experiment::new(serde_json::to_value(&spec).unwrap(), vec![block]);
             before(Path::new("x"), experiment, &spec).map(|_| ()).map_err(|why| why.to_string())
         };
@@ -114,6 +119,7 @@ mod tests {
             (rounds + 1, "a", "round-10/a", format!("there are rounds 1 to {rounds}")),
             (0, "a", "round-00/a", format!("there are rounds 1 to {rounds}")),
             (1, "c", "round-01/c", "there is no such arm".to_owned()),
+            (2, "a", "salted", format!("where the specification has seed {} and salt 1", spec.run.workload.seed + 1)),
             (1, "a", "../a", "`../a` is not below".to_owned()),
         ] {
             let said = listed(round, arm, dir).unwrap_err();

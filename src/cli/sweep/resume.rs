@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::args::ladder::check_stored;
 use crate::cli::exit::{Exit, ExitWith as _};
-use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, settled};
+use crate::cli::resume::{Listed, arm_of, check_same, finished, from_file, listed, seeded, settled};
 use crate::experiment::{Curves, Ladder, Rung, Seen, StepResult, seen};
 use crate::profile::{ArmSpec, RunSpec, check_sweep_arms};
 use crate::report::{PublicSweep, public_sweep};
@@ -28,11 +28,11 @@ impl Ascent {
         let level = levels.level(step.step).ok_or_else(|| format!("the ladder has steps 1 to {}", levels.count()))?;
         // A number may lose its last bit on the way through a file.
         let is_same = (step.level - level).abs() <= level * 1e-9;
-        if is_same {
-            Ok(arm)
-        } else {
-            Err(format!("that step has {}, and not {}", axis.load(level), axis.load(step.level)))
+        if !is_same {
+            return Err(format!("that step has {}, and not {}", axis.load(level), axis.load(step.level)));
         }
+        seeded(&self.spec, step.step, (step.seed, step.salt))?;
+        Ok(arm)
     }
 }
 
@@ -128,6 +128,11 @@ mod tests {
         json!(Sweep::new(spec, ascent.ladder.clone(), Before::nothing(ascent).curves))
     }
 
+    fn seeds(ascent: &Ascent, step: u32) -> (u64, u64) {
+        let of_step = crate::cli::site::sites::of_round(&ascent.spec, step);
+        (of_step.workload.seed, of_step.key.salt)
+    }
+
     /// As it comes out of the file.
     fn read(file: &Value) -> Sweep {
         serde_json::from_str(&file.to_string()).unwrap()
@@ -159,8 +164,8 @@ mod tests {
             (3, Some(State::Running), BlockState::Running),
         ] {
             let run = dir.step_dir(step, "a").unwrap();
-            let context = context(1, 1);
-            let (seed, salt) = (context.manifest.spec.workload.seed, context.manifest.spec.key.salt);
+            let (mut context, (seed, salt)) = (context(1, 1), seeds(&ascent, step));
+            (context.manifest.spec.workload.seed, context.manifest.spec.key.salt) = (seed, salt);
             if let Some(state) = state {
                 run.write_report(&Accumulator::new(context).finish(Closing::plain(state))).unwrap();
             }
@@ -182,8 +187,9 @@ mod tests {
         let ascent = ascent(Levels::Given(vec![0.5, 2.0]), Axis::Rate);
         let listed = |step, arm: &str, level, dir: &str| {
             let mut sweep = read(&on_file(&ascent));
-            let (arm, dir, state) = (arm.to_owned(), dir.to_owned(), BlockState::Failed);
-            sweep.steps.push(SweepStep { step, arm, level, seed: 1, salt: 1, state, dir, reason: None });
+            let (arm, state, (mut seed, salt)) = (arm.to_owned(), BlockState::Failed, seeds(&ascent, step));
+            seed += u64::from(dir.ends_with(".reseeded"));
+            sweep.steps.push(SweepStep { step, arm, level, seed, salt, state, dir: dir.to_owned(), reason: None });
             Before::read(Path::new("x"), sweep, &ascent).map(|_| ()).map_err(|why| why.to_string())
         };
         assert_eq!(listed(2, "a", 2.0 + 1e-15, "step-02/a"), Ok(()));
@@ -194,6 +200,13 @@ mod tests {
             (1, "a", 2.0, "step-01/a", "that step has 0.5 sessions/s, and not 2 sessions/s"),
             (1, "a", f64::NAN, "step-01/a", "that step has 0.5 sessions/s"),
             (1, "b", 0.5, "step-01/b", "there is no such arm"),
+            (
+                2,
+                "a",
+                2.0,
+                "step-02/a.reseeded",
+                "with seed 3 and salt 1, where the specification has seed 2 and salt 1",
+            ),
             (1, "a", 0.5, "../step-01/a", "`../step-01/a` is not below"),
             (1, "a", 0.5, "/step-01/a", "`/step-01/a` is not below"),
         ] {

@@ -1,6 +1,9 @@
 //! Whom to believe where several addresses show the same: a target and the nodes behind it.
 
+use std::collections::BTreeMap;
+
 use super::{CounterDelta, HistogramDelta, ServerFacts};
+use crate::record::{CounterRole, Place};
 
 impl ServerFacts {
     /// Those that are to be believed of those that are meant: what the target's own addresses show, all of them, else what the
@@ -23,34 +26,40 @@ impl ServerFacts {
 
     /// vllm-router answers `/metrics` with the page of a worker that its policy names, each time anew. Where the kind is not
     /// known: pages that further addresses show as well, before and after, are those of workers.
-    fn passes_a_workers_page_on<S: Series>(&self, own: &[&S], further: &[&S]) -> bool {
-        let is_shown_by = |source: &str, end: usize| {
-            own.iter().all(|mine| {
-                let theirs = further.iter().filter(|of| of.source() == source).find(|of| of.is_same_as(mine));
-                theirs.is_some_and(|of| of.shows_alike(mine)[end])
-            })
+    fn passes_a_workers_page_on<'a, S: Series>(&self, own: &[&'a S], further: &[&'a S]) -> bool {
+        let mut pages: BTreeMap<&str, BTreeMap<S::Key<'a>, &S>> = BTreeMap::new();
+        for &series in further {
+            pages.entry(series.source()).or_default().entry(series.key()).or_insert(series);
+        }
+        let shows = |page: &BTreeMap<S::Key<'a>, &S>, mine: &'a S, end: usize| {
+            page.get(&mine.key()).is_some_and(|theirs| theirs.shows_alike(mine)[end])
         };
-        let is_shown = |end| further.iter().any(|of| is_shown_by(of.source(), end));
+        let is_shown = |end| pages.values().any(|page| own.iter().all(|&mine| shows(page, mine, end)));
         self.kind.as_deref() == Some("vllm-router") || (is_shown(0) && is_shown(1))
     }
 }
 
 /// A series of some address, before and after the run.
 pub(super) trait Series {
+    /// What all addresses name the same series by.
+    type Key<'a>: Ord
+    where
+        Self: 'a;
     fn source(&self) -> &str;
-    /// Whether both are the same series but for their address.
-    fn is_same_as(&self, other: &Self) -> bool;
+    fn key(&self) -> Self::Key<'_>;
     /// Whether both showed the same before the run, and after it.
     fn shows_alike(&self, other: &Self) -> [bool; 2];
 }
 
 impl Series for CounterDelta {
+    type Key<'a> = (&'a str, Option<CounterRole>, Option<&'a Place>, &'a BTreeMap<String, String>);
+
     fn source(&self) -> &str {
         &self.source
     }
 
-    fn is_same_as(&self, other: &Self) -> bool {
-        (&self.name, self.role, &self.place, &self.labels) == (&other.name, other.role, &other.place, &other.labels)
+    fn key(&self) -> Self::Key<'_> {
+        (&self.name, self.role, self.place.as_ref(), &self.labels)
     }
 
     fn shows_alike(&self, other: &Self) -> [bool; 2] {
@@ -59,12 +68,14 @@ impl Series for CounterDelta {
 }
 
 impl Series for HistogramDelta {
+    type Key<'a> = (&'a str, &'a BTreeMap<String, String>);
+
     fn source(&self) -> &str {
         &self.source
     }
 
-    fn is_same_as(&self, other: &Self) -> bool {
-        self.name == other.name && self.labels == other.labels
+    fn key(&self) -> Self::Key<'_> {
+        (&self.name, &self.labels)
     }
 
     fn shows_alike(&self, other: &Self) -> [bool; 2] {

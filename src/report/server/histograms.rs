@@ -166,7 +166,7 @@ impl ServerFacts {
 }
 
 fn clock(role: HistogramRole, node: Option<NodeRole>, parts: &[Buckets]) -> Option<ServerClock> {
-    let count = parts.iter().map(Buckets::count).sum();
+    let count = parts.iter().try_fold(0_u64, |all, part| all.checked_add(part.count()))?;
     let parts = || parts.iter().filter(|part| part.count() > 0);
     let sum = parts().map(Buckets::sum).sum::<Option<f64>>();
     let whole = parts().try_fold(Buckets::default(), |whole, part| whole.merged(part));

@@ -43,6 +43,31 @@ fn the_growth_has_count_sum_mean_and_bounds_of_its_quantiles() {
     assert_eq!(again, delta);
 }
 
+/// Whatever two addresses show, a comparison of their pages takes no longer than to read them: with each series looked for in
+/// all others this would not end.
+#[test]
+fn pages_of_many_series_that_are_almost_alike_are_compared() {
+    let page = |source: &str, last: u64| -> Vec<HistogramDelta> {
+        let series = |n: u64| ServerHistogram {
+            labels: BTreeMap::from([("tenant".to_owned(), n.to_string())]),
+            ..histogram(Ttft, None, &[(1.0, 2), (INF, if n == 2_999 { last } else { 2 })], 1.0)
+        };
+        page(source, &(0..3_000).map(series).collect::<Vec<_>>())
+    };
+    let facts = |last| facts("http://h", [page("http://h", 2), page("http://w", last)].concat());
+    assert_eq!((facts(2).clocks()[0].count, facts(3).clocks()[0].count), (6_000, 6_000));
+}
+
+/// A run.json of a histogram that no number holds can be read again.
+#[test]
+fn a_bound_that_overflows_makes_its_histogram_unknown() {
+    let delta =
+        page("http://h", &[histogram(Ttft, None, &[(0.1, 2), (1e300, 5), (1e307, 7), (INF, 9)], 3.0)]).remove(0);
+    assert_eq!((delta.count, delta.buckets.len()), (None, 0));
+    let again: HistogramDelta = serde_json::from_value(serde_json::to_value(&delta).unwrap()).unwrap();
+    assert_eq!(again, delta);
+}
+
 #[test]
 fn what_is_not_known_is_null_and_never_0() {
     let seen = histogram(Ttft, None, &[(0.1, 4), (INF, 10)], 3.5);
