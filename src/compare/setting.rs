@@ -43,34 +43,45 @@ pub struct Servers {
     pub simulated: Option<Simulated>,
 }
 
-/// From the first block of each arm, the baseline's first.
-pub(super) fn setting(firsts: &[(&str, &RunReport)]) -> Option<Setting> {
-    let (_, first) = firsts.first()?;
-    let manifest = &first.manifest;
-    let mut servers: Vec<Servers> = vec![];
-    for (arm, report) in firsts {
-        let of = of_arm(arm, report);
-        match servers.iter_mut().find(|known| Servers { arms: of.arms.clone(), ..(**known).clone() } == of) {
-            Some(known) => known.arms.extend(of.arms),
-            None => servers.push(of),
+impl Setting {
+    /// From the first run of the first arm.
+    #[must_use]
+    pub fn of(arm: &str, first: &RunReport) -> Self {
+        let manifest = &first.manifest;
+        Self {
+            work: first.foreign.is_none().then(|| Work {
+                name: manifest.spec.name.clone(),
+                workload: manifest.spec.workload.clone(),
+                load: manifest.load(),
+                digest: first.workload.digest.clone(),
+            }),
+            servers: vec![of_arm(arm, first)],
+            client: first
+                .foreign
+                .as_ref()
+                .map_or_else(|| format!("gspbench {}", manifest.version), |foreign| foreign.tool.clone()),
+            debug_build: manifest.debug_build,
+            started_utc: manifest.started_utc.clone(),
+            host: host(&manifest.host),
         }
     }
-    Some(Setting {
-        work: first.foreign.is_none().then(|| Work {
-            name: manifest.spec.name.clone(),
-            workload: manifest.spec.workload.clone(),
-            load: manifest.load(),
-            digest: first.workload.digest.clone(),
-        }),
-        servers,
-        client: first
-            .foreign
-            .as_ref()
-            .map_or_else(|| format!("gspbench {}", manifest.version), |foreign| foreign.tool.clone()),
-        debug_build: manifest.debug_build,
-        started_utc: manifest.started_utc.clone(),
-        host: host(&manifest.host),
-    })
+
+    /// Adds the servers of another arm, by its first run.
+    pub fn add(&mut self, arm: &str, first: &RunReport) {
+        let of = of_arm(arm, first);
+        match self.servers.iter_mut().find(|known| Servers { arms: of.arms.clone(), ..(**known).clone() } == of) {
+            Some(known) => known.arms.extend(of.arms),
+            None => self.servers.push(of),
+        }
+    }
+}
+
+/// From the first block of each arm, the baseline's first.
+pub(super) fn setting(firsts: &[(&str, &RunReport)]) -> Option<Setting> {
+    let ((arm, first), others) = firsts.split_first()?;
+    let mut setting = Setting::of(arm, first);
+    others.iter().for_each(|(arm, first)| setting.add(arm, first));
+    Some(setting)
 }
 
 fn of_arm(arm: &str, report: &RunReport) -> Servers {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Axis, Ladder, Rung, Seen, Stop};
+use crate::compare::Setting;
 use crate::report::{FindingKind, RunReport, Slo, Stat, State, Verdict};
 
 /// The curves of a sweep.
@@ -13,6 +14,16 @@ pub struct Curves {
     /// Share of good turns at which a step holds the objectives.
     pub attainment: Option<f64>,
     pub arms: Vec<Curve>,
+    /// What was measured, with what, when and where, as the first step that ran to its end has it; the load is that of all
+    /// steps. Absent before there is one.
+    #[serde(default)]
+    pub setting: Option<Setting>,
+    /// The step that the setting's seed and digest are of: each step after it has a seed one above that of the step before.
+    #[serde(default)]
+    pub setting_step: Option<u32>,
+    /// How to run it again, with the seed where it was drawn, and without `--out`.
+    #[serde(default)]
+    pub command: Option<String>,
 }
 
 /// One arm.
@@ -117,17 +128,41 @@ impl Curves {
     #[must_use]
     pub fn new(ladder: &Ladder, slo: Option<Slo>, arms: impl Iterator<Item = String>) -> Self {
         let curve = |arm| Curve { arm, points: vec![], repeated: vec![], holds: None, stopped: None };
-        Self { axis: ladder.axis, slo, attainment: ladder.attainment, arms: arms.map(curve).collect() }
+        Self {
+            axis: ladder.axis,
+            slo,
+            attainment: ladder.attainment,
+            arms: arms.map(curve).collect(),
+            setting: None,
+            setting_step: None,
+            command: None,
+        }
     }
 
     /// Adds a step that ran to its end; one that is there already was void, and gives way.
     pub fn add(&mut self, ladder: &Ladder, result: StepResult<'_>) {
+        self.learn(ladder, result);
         let Some(curve) = self.arms.get_mut(result.arm) else { return };
         let void = curve.points.pop_if(|point| point.step == result.step);
         curve.repeated.extend(void);
         curve.points.push(Point::new(ladder, result));
         let held = curve.points.iter().take_while(|point| point.holds == Some(true)).last();
         curve.holds = held.map(|point| Held { level: point.level, goodput: point.goodput });
+    }
+
+    /// Takes what was measured from the first run of each arm.
+    fn learn(&mut self, ladder: &Ladder, StepResult { step, level: _, arm, report }: StepResult<'_>) {
+        let Some(curve) = self.arms.get(arm).filter(|curve| curve.points.is_empty()) else { return };
+        if let Some(setting) = &mut self.setting {
+            setting.add(&curve.arm, report);
+            return;
+        }
+        let mut setting = Setting::of(&curve.arm, report);
+        let loads = ladder.levels.loads(ladder.axis);
+        setting.work.iter_mut().for_each(|work| work.load.clone_from(&loads));
+        self.setting = Some(setting);
+        self.setting_step = Some(step);
+        self.command = report.command_of(step);
     }
 
     /// Says why arms climb no further.
@@ -171,6 +206,27 @@ mod tests {
         assert_eq!(held(&[Some(0.5), Some(1.0)]), None);
         assert_eq!(held(&[Some(1.0), None, Some(1.0)]), Some((1.0, Some(1.0))), "of a void step nothing is known");
         assert_eq!(held(&[]), None);
+    }
+
+    #[test]
+    fn what_was_measured_is_that_of_the_first_step_with_the_load_of_all_and_the_seed_that_was_drawn() {
+        let levels = Levels::Given(vec![1.0, 2.0, 4.0]);
+        let ladder = Ladder { axis: Axis::Rate, levels, attainment: None, arms: 2 };
+        let mut curves = Curves::new(&ladder, None, ["a".to_owned(), "b".to_owned()].into_iter());
+        // Step 1 could not be run.
+        for (step, arm) in [(2, 1), (2, 0), (3, 0), (3, 1)] {
+            let mut report = Accumulator::new(context(1, 2)).finish(Closing::plain(State::Complete));
+            report.manifest.argv = ["gspbench", "sweep", "--out", "x"].map(str::to_owned).into();
+            report.manifest.spec.workload.seed = 41 + u64::from(step);
+            report.server.model = Some(format!("m{arm}"));
+            curves.add(&ladder, StepResult { step, level: 1.0, arm, report: &report });
+        }
+        let setting = curves.setting.unwrap();
+        let servers: Vec<_> = setting.servers.iter().map(|of| (of.arms.join(" "), of.model.as_deref())).collect();
+        assert_eq!(servers, [("b".to_owned(), Some("m1")), ("a".to_owned(), Some("m0"))]);
+        let work = setting.work.unwrap();
+        assert_eq!((work.load.as_str(), work.workload.seed, curves.setting_step), ("1, 2, 4 sessions/s", 43, Some(2)));
+        assert_eq!(curves.command.as_deref(), Some("gspbench sweep --seed 42"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::claim::claims;
 use super::number::{change, figure, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
+use super::setting::First;
 use super::{judged, legend, setting};
 use crate::compare::{Arm, Comparison, Difference, InfoDifference, Interrupted, MetricRow, Pair};
 use crate::report::{Attribution, Finding, FindingKind, GateOutcome, Stat, WithFailures};
@@ -23,7 +24,8 @@ pub fn comparison(comparison: &Comparison) -> Page {
     };
     let cut = comparison.interrupted.as_ref().map(|cut| Section::Lead(vec![interrupted(cut)]));
     let mut sections: Vec<_> = cut.into_iter().chain([Section::Claims(claims(comparison))]).collect();
-    let about = comparison.setting.as_ref().map(|about| setting::lines(about, comparison.rounds.len()));
+    let first = if comparison.rounds.len() > 1 { First::Round } else { First::Only };
+    let about = comparison.setting.as_ref().map(|about| setting::lines(about, first));
     sections.extend(about.map(Section::Lead));
     let mut say = |lines: Vec<String>| sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
     say(comparison.gates.iter().map(gate).collect());

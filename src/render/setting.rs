@@ -4,10 +4,28 @@ use super::number::{plural, whole};
 use crate::compare::{Servers, Setting, Work};
 use crate::report::{Length, Popularity, Simulated};
 
+/// Whose seed and digest a setting names, and whether others follow it, each with a seed of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum First {
+    Only,
+    Round,
+    Step(u32),
+}
+
+impl First {
+    fn seeds(self) -> String {
+        match self {
+            Self::Only => String::new(),
+            Self::Round => " in round 1 and one more in each round after it".to_owned(),
+            Self::Step(step) => format!(" in step {step} and one more in each step after it"),
+        }
+    }
+}
+
 /// A line for the work, one for each kind of server, one for the client.
-pub(super) fn lines(setting: &Setting, rounds: usize) -> Vec<String> {
+pub(super) fn lines(setting: &Setting, first: First) -> Vec<String> {
     let Setting { work, servers, client, debug_build, started_utc, host } = setting;
-    let work = work.iter().map(|work| of_work(work, rounds));
+    let work = work.iter().map(|work| of_work(work, first));
     let is_one = servers.len() == 1;
     let servers = servers.iter().map(|of| of_servers(of, is_one));
     let build = if *debug_build { " (debug build)" } else { "" };
@@ -17,9 +35,9 @@ pub(super) fn lines(setting: &Setting, rounds: usize) -> Vec<String> {
     work.chain(servers).chain([format!("measured by {}", parts.join(" · "))]).collect()
 }
 
-fn of_work(work: &Work, rounds: usize) -> String {
+fn of_work(work: &Work, first: First) -> String {
     let Work { name, workload, load, digest } = work;
-    let seeds = if rounds > 1 { " in round 1 and one more in each round after it" } else { "" };
+    let seeds = first.seeds();
     let popularity = match workload.popularity {
         Popularity::Uniform => String::new(),
         Popularity::Zipf(exponent) => format!(", popularity zipf {exponent}"),

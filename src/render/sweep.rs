@@ -3,22 +3,28 @@
 use super::csv::quoted;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Mark, Page, Section};
+use super::setting::{self, First};
 use crate::experiment::{Curve, Curves, Point, Stop};
 use crate::report::Stat;
 
-/// The figures of every step, and of each arm the highest load that holds.
+/// What was measured, the figures of every step, and of each arm the highest load that holds.
 #[must_use]
 pub fn sweep(curves: &Curves) -> Page {
     let steps = curves.arms.iter().flat_map(|curve| &curve.points).map(|point| point.step).max().unwrap_or(0);
     let title = format!("gspbench sweep · {} · {}", curves.axis.unit(), plural(steps.into(), "step"));
     let claims = curves.arms.iter().map(|curve| [claim(curves, curve), rest(curve)]).collect();
-    let mut sections = vec![Section::Claims(claims), Section::Table(rates(curves)), Section::Table(latencies(curves))];
+    let mut sections = vec![Section::Claims(claims)];
+    let first = curves.setting_step.map_or(First::Only, First::Step);
+    sections.extend(curves.setting.as_ref().map(|about| Section::Lead(setting::lines(about, first))));
+    sections.extend([Section::Table(rates(curves)), Section::Table(latencies(curves))]);
     if let (Some(slo), Some(share)) = (curves.slo, curves.attainment) {
         sections.push(Section::Lines(vec![format!(
             "A step holds when {} % of its turns meet {slo} (ms). The highest load that holds has no step below it that does not",
             percent(share)
         )]));
     }
+    let summary = "How to run it again".to_owned();
+    sections.extend(curves.command.as_ref().map(|command| Section::Code { summary, lines: vec![command.clone()] }));
     sections.extend(voids(curves));
     Page { title, sections }
 }

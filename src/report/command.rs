@@ -10,6 +10,12 @@ impl RunReport {
     /// seed where it was drawn. Absent where another program wrote the result.
     #[must_use]
     pub fn command(&self) -> Option<String> {
+        self.command_of(self.manifest.round.unwrap_or(1))
+    }
+
+    /// The same of a run that was the `nth` of its experiment or sweep, from 1: each has a seed one above that of the one before.
+    #[must_use]
+    pub fn command_of(&self, nth: u32) -> Option<String> {
         let manifest = &self.manifest;
         let mut words: Vec<String> = vec![];
         let mut arguments = manifest.argv.iter();
@@ -23,8 +29,8 @@ impl RunReport {
         // A resumed experiment has its seed on file.
         let tells_seed = |word: &String| ["--seed", "workload.seed", "--resume"].iter().any(|at| word.contains(at));
         if !words.is_empty() && !manifest.argv.iter().any(tells_seed) {
-            let rounds_before = u64::from(manifest.round.unwrap_or(1).saturating_sub(1));
-            words.push(format!("--seed {}", manifest.spec.workload.seed.wrapping_sub(rounds_before)));
+            let before = u64::from(nth.saturating_sub(1));
+            words.push(format!("--seed {}", manifest.spec.workload.seed.wrapping_sub(before)));
         }
         (!words.is_empty()).then(|| words.join(" "))
     }

@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("stats", &[]),
     ("report", &["record", "stats", "workload", "profile", "text"]),
-    ("experiment", &["profile", "report"]),
+    ("experiment", &["profile", "report", "compare"]),
     ("compare", &["report", "stats"]),
     ("store", &["record", "report", "compare", "experiment"]),
     ("render", &["report", "compare", "experiment", "stats", "workload"]),

@@ -93,12 +93,36 @@ fn renders_again(out: &Path, shown: &str) {
     assert_eq!(html.matches("<svg").count(), 4, "every curve is drawn");
     assert_eq!(html.trim_end(), fs::read_to_string(out.join("report.html")).unwrap().trim_end());
     assert!(fs::read_to_string(out.join("report.md")).unwrap().contains("✅") || was_late(out));
+    says_what_was_measured(out, shown);
     let (code, _, said) = gspbench(&["report", dir, "--format", "jsonl"]);
     assert!(code == 2 && said.contains("step-NN/ARM"), "{said}");
     let line = gspbench(&["report", out.join("step-01/rr").to_str().unwrap(), "--format", "jsonl"]).1;
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["goodput_slos_ms"]["ttft"], &line["slo_attainment"]), (&600_000.0.into(), &1.0.into()));
     assert_eq!(line["request_goodput"], line["request_throughput"]);
+}
+
+/// Every form says what `ab` and `run` say of themselves.
+fn says_what_was_measured(out: &Path, shown: &str) {
+    let host = json(&out.join("step-01/rr/run.json"))["manifest"]["host"]["cpu_model"].as_str().map(str::to_owned);
+    let file = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+    for form in [shown.to_owned(), file("report.md"), file("report.html")] {
+        let words = form.replace("\\_", "_").split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in [
+            "SIMULATED (generic-8xh100, model time runs 20 times as fast)",
+            "workload quick: 2 groups × 4 sessions",
+            "1, 4 sessions in flight",
+            "seed 7 in step 1 and one more in each step after it",
+            "measured by gspbench",
+            "How to run it again",
+            "--concurrencies=1,4",
+        ]
+        .into_iter()
+        .chain(host.as_deref())
+        {
+            assert!(words.contains(said), "`{said}` is not in:\n{form}");
+        }
+    }
 }
 
 #[test]
