@@ -22,7 +22,7 @@ use crate::record::{EndedBy, TurnRecord};
 use crate::sim::{Schedule, Written};
 use crate::stats::{Distribution, Quantile};
 use crate::text::Vocabulary;
-use crate::units::plural;
+use crate::units::{grouped, grouped_float, plural};
 use crate::workload::{self, Plan, Prompter};
 
 /// The streams of a step start within this time, so that the accepting of connections is not what is measured.
@@ -138,9 +138,9 @@ impl Step {
             format!("{p50:.2}/{p99:.2} ms")
         };
         format!(
-            "{:>8} {:>9.0}   {:>17}   {:>17}   {:>9.2}   {:>14.1}",
-            self.streams,
-            self.events_per_second,
+            "{:>8} {:>9}   {:>17}   {:>17}   {:>9.2}   {:>14.1}",
+            grouped(self.streams.get().into()),
+            grouped_float(self.events_per_second),
             pair(&self.errors.ttft),
             pair(&self.errors.itl),
             self.cpu_cores,
@@ -302,6 +302,14 @@ mod tests {
     use super::*;
     use crate::record::{Gap, TurnId};
     use crate::units::Micros;
+
+    #[test]
+    fn counts_of_a_step_have_their_thousands_apart() {
+        let streams = NonZeroU32::new(4_096).unwrap();
+        let line =
+            Step { streams, events_per_second: 81_920.4, errors: Errors::default(), cpu_cores: 1.0, late_us: 0 }.line();
+        assert!(line.starts_with("   4,096    81,920 "), "{line}");
+    }
 
     #[test]
     fn errors_are_differences_from_the_servers_log_in_either_direction() {

@@ -104,7 +104,9 @@ fn hot_keys(keys: &[HotKey]) -> (&'static str, Vec<Grid>) {
         let off = or_dash(main_place.as_ref(), |_| whole(*off_majority_turns));
         grid.row([key.clone(), whole(*turns), percent(*share), whole(*places), main, off]);
     }
-    ("Keys of most turns", if grid.rows.len() > 1 { vec![grid] } else { vec![] })
+    // Of turns that no one places, the plan knows as much.
+    let is_placed = keys.iter().any(|key| key.places > 0);
+    ("Keys of most turns", if grid.rows.len() > 1 && is_placed { vec![grid] } else { vec![] })
 }
 
 /// What nodes fetched from each other, as their own counters say it: no counter of today tells a session's first hand-over
@@ -207,5 +209,24 @@ mod tests {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
         assert!(!text.contains("before the queue"), "what no server told has no row:\n{text}");
+    }
+
+    #[test]
+    fn keys_of_which_no_turn_has_a_place_have_no_table() {
+        let shown = |place: Option<Place>| {
+            let mut accumulator = Accumulator::new(context(2, 4));
+            for session in 0..4 {
+                accumulator.add(&TurnRecord {
+                    key: Some(format!("k{}", session % 2)),
+                    place: place.clone(),
+                    ..served(session, 0, 0, 0)
+                });
+            }
+            let report = accumulator.finish(Closing::plain(State::Complete));
+            assert_eq!(report.affinity.hot_keys.len(), 2);
+            terminal(&run(&report)).contains("Keys of most turns")
+        };
+        assert!(!shown(None));
+        assert!(shown(Some(Place::Node("w".into()))));
     }
 }

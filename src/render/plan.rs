@@ -141,9 +141,10 @@ fn warning(warning: &PlanWarning) -> String {
             whole(held)
         ),
         PlanWarning::IdleRanks { idle, ranks } => format!(
-            "{} of {} have no key: this placement is one draw; another key.salt gives another, more groups a more even one",
+            "{} of {} {} no key: this placement is one draw; another key.salt gives another, more groups a more even one",
             whole(idle),
-            plural(ranks.into(), "rank")
+            plural(ranks.into(), "rank"),
+            if idle == 1 { "has" } else { "have" }
         ),
         PlanWarning::HotRank { rank, over_mean } => format!(
             "rank {rank} is preferred by {} times the mean of turns: expect queues there, or spills where the policy has a \
@@ -259,7 +260,7 @@ mod tests {
             every rank can hold all that is asked for again, so the arms differ by cold misses and not by evictions: 126.5 cold (rank, group) pairs against 16
             round robin wants 2,000,000 tokens on each rank and a cache holds 1,050,000: it will evict prefixes and reuse less than shown; affinity fits
             even with affinity a rank wants 2,000,000 tokens and its cache holds 1,050,000: prefixes will be evicted under every routing; take fewer or shorter groups
-            1 of 8 ranks have no key: this placement is one draw; another key.salt gives another, more groups a more even one
+            1 of 8 ranks has no key: this placement is one draw; another key.salt gives another, more groups a more even one
             rank 3 is preferred by 2.00 times the mean of turns: expect queues there, or spills where the policy has a guard
         ");
     }

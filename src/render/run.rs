@@ -186,7 +186,7 @@ fn affinity(report: &RunReport) -> Vec<String> {
     if let (Some(peak), Some(cv)) = (affinity.load_max_over_mean, affinity.load_cv) {
         let keys: Vec<_> = affinity.keys_per_rank.iter().map(u64::to_string).collect();
         let keys = if keys.is_empty() { String::new() } else { format!(" · keys per place {}", keys.join(" ")) };
-        lines.push(format!("balance: turns max/mean {} · CV {}{keys}", figure(peak), figure(cv)));
+        lines.push(format!("balance: turns max/mean {}, coefficient of variation {}{keys}", figure(peak), figure(cv)));
     }
     let attribution = &affinity.attribution;
     let source = attribution.source.map_or(String::new(), |source| format!(" (from {})", word(&source)));

@@ -71,6 +71,7 @@ pub(super) fn report() -> RunReport {
             from_us: Micros(210_000),
             to_us: Micros(80_000_000),
             request_throughput: Some(24.4),
+            input_throughput: Some(102_840.5),
             output_throughput: Some(1_560.2),
             total_throughput: Some(104_400.7),
             latency: steady(175.1),
@@ -108,7 +109,7 @@ fn a_run_on_the_terminal() {
     │ Failed requests                                   1 (reset 1)          │
     │ Benchmark duration (s)                                  91.07    79.79 │
     │ Request throughput (req/s)                              22.48    24.40 │
-    │ Input token throughput (tok/s)                         94,943        – │
+    │ Input token throughput (tok/s)                         94,943  102,841 │
     │ Output token throughput (tok/s)                         1,421    1,560 │
     │ Total token throughput (tok/s)                         96,364  104,401 │
     │ Prompt tokens planned / served          8,646,528 / 8,646,528          │
@@ -157,7 +158,7 @@ fn a_run_on_the_terminal() {
     │ g1       1     50.0       1      rank 1             0 │
     └───────────────────────────────────────────────────────┘
     affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
-    balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
+    balance: turns max/mean 1.00, coefficient of variation 0.0005 · keys per place 1 1
     places known for 2 of 2 turns (from meta_info)
     client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight
         (max 32) · Little's law ratio 0.987 ± 0.0200
@@ -205,7 +206,7 @@ fn a_run_as_markdown() {
     | Failed requests | 1 (reset 1) |  |
     | Benchmark duration (s) | 91.07 | 79.79 |
     | Request throughput (req/s) | 22.48 | 24.40 |
-    | Input token throughput (tok/s) | 94,943 | – |
+    | Input token throughput (tok/s) | 94,943 | 102,841 |
     | Output token throughput (tok/s) | 1,421 | 1,560 |
     | Total token throughput (tok/s) | 96,364 | 104,401 |
     | Prompt tokens planned / served | 8,646,528 / 8,646,528 |  |
@@ -261,7 +262,7 @@ fn a_run_as_markdown() {
     </details>
 
     - affinity: key by group, 2 keys · 2 sessions · 0 turns off their key's main place
-    - balance: turns max/mean 1.00 · CV 0.0005 · keys per place 1 1
+    - balance: turns max/mean 1.00, coefficient of variation 0.0005 · keys per place 1 1
     - places known for 2 of 2 turns (from meta\_info)
     - client: send lag p99 0.00 ms · runtime lag p99 1.56 ms · CPU 0.840 cores · 31.40 turns in flight (max 32) · Little's law ratio 0.987 ± 0.0200
 

@@ -5,6 +5,9 @@ use super::page::Grid;
 use super::places::statistic;
 use crate::report::{EndedBy, Latency, RunReport, Stat, Summary, Window};
 
+/// Smallest share by which rates differ that are shown beside each other.
+const LEAST_STRETCH: f64 = 0.01;
+
 /// What bounded the run, in one line.
 pub(super) fn line(report: &RunReport) -> String {
     let windows = &report.windows;
@@ -31,8 +34,8 @@ pub(super) fn line(report: &RunReport) -> String {
     format!("windows: {}", parts.join(" · "))
 }
 
-/// The rates up to the last success beside those of the whole run, where they differ as printed: what failed or was cut
-/// after it stretched the run.
+/// The rates up to the last success beside those of the whole run, where they differ by more than 1 %: what failed or was
+/// cut after it stretched the run.
 pub(super) fn to_last_success(report: &RunReport) -> Option<String> {
     let (whole, short) = (&report.windows.whole, report.windows.to_last_success.as_ref()?);
     let rates = |window: &Window| {
@@ -41,22 +44,40 @@ pub(super) fn to_last_success(report: &RunReport) -> Option<String> {
     };
     let bounds =
         |window: &Window| format!("{} to {} s", figure(window.from_us.as_secs()), figure(window.to_us.as_secs()));
-    let (stretched, short_rates) = (rates(whole), rates(short));
-    (stretched != short_rates).then(|| {
+    let pairs = [
+        (whole.request_throughput, short.request_throughput),
+        (whole.output_throughput, short.output_throughput),
+    ];
+    pairs.into_iter().any(is_stretched).then(|| {
         let (to_success, to_end) = (bounds(short), bounds(whole));
+        let (stretched, short_rates) = (rates(whole), rates(short));
         format!("to the last success, from {to_success}: {short_rates} · whole run, from {to_end}: {stretched}")
     })
+}
+
+/// Whether a rate of the whole run and that up to the last success differ by more than a reader would overlook.
+fn is_stretched((whole, short): (Option<f64>, Option<f64>)) -> bool {
+    match (whole, short) {
+        (Some(whole), Some(short)) => (short - whole).abs() > LEAST_STRETCH * whole,
+        (whole, short) => whole.is_some() != short.is_some(),
+    }
 }
 
 /// The rate of the steady window that a metric of this key has; a dash for what is not one of its rates.
 pub(super) fn rate(window: &Window, key: &str) -> String {
     let rate = match key {
         "request_throughput" => window.request_throughput,
+        "input_throughput" => window.input_throughput.or_else(|| input(window)),
         "output_throughput" => window.output_throughput,
         "total_throughput" => window.total_throughput,
         _ => None,
     };
     or_dash(rate, figure)
+}
+
+/// Of a report that has no field for it: by definition, what is in the total and no output.
+fn input(window: &Window) -> Option<f64> {
+    window.total_throughput.zip(window.output_throughput).map(|(total, output)| total - output)
 }
 
 /// A row of latencies.
@@ -98,7 +119,10 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
     }));
     parts.extend(client.connections.map(|connections| format!("{} (HTTP/1.1)", plural(connections, "connection"))));
     parts.extend(
-        client.redials.filter(|redials| *redials > 0).map(|redials| format!("{} of them redials", whole(redials))),
+        client.redials.filter(|redials| *redials > 0).map(|redials| {
+            let are = if redials == 1 { "a redial" } else { "redials" };
+            format!("{} of them {are}", whole(redials))
+        }),
     );
     parts.extend(client.connect_ms.as_ref().map(|connect| {
         let [p50, p99, max] = [connect.p50, connect.p99, connect.max].map(figure);
@@ -113,4 +137,39 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
         )
     }));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::context;
+    use crate::report::{Accumulator, Closing, State};
+
+    #[test]
+    fn one_redial_is_one() {
+        let mut report = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Complete));
+        for (redials, words) in [(1, "1 of them a redial"), (2, "2 of them redials")] {
+            report.client.redials = Some(redials);
+            assert!(client(&report)[0].ends_with(words), "{:?}", client(&report));
+        }
+    }
+
+    #[test]
+    fn rates_that_differ_by_no_more_than_a_hundredth_are_not_shown_twice() {
+        let mut report = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Complete));
+        let window = |rate| Window { request_throughput: Some(rate), ..Window::default() };
+        for (whole, short, is_shown) in [(1.71, 1.72, false), (1.71, 1.73, true), (1.73, 1.71, true), (0.0, 0.0, false)] {
+            report.windows.whole = window(whole);
+            report.windows.to_last_success = Some(window(short));
+            assert_eq!(to_last_success(&report).is_some(), is_shown, "{whole} {short}");
+        }
+    }
+
+    #[test]
+    fn a_window_without_its_input_has_what_is_left_of_the_total() {
+        let window = Window { total_throughput: Some(50.0), output_throughput: Some(20.0), ..Window::default() };
+        assert_eq!(rate(&window, "input_throughput"), "30.00");
+        assert_eq!(rate(&Window { input_throughput: Some(7.0), ..window }, "input_throughput"), "7.00");
+        assert_eq!(rate(&Window::default(), "input_throughput"), "–");
+    }
 }

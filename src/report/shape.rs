@@ -241,6 +241,9 @@ pub struct Window {
     pub from_us: Micros,
     pub to_us: Micros,
     pub request_throughput: Option<f64>,
+    /// Prompt tokens of the turns that are counted. Absent in reports of earlier versions: total − output.
+    #[serde(default)]
+    pub input_throughput: Option<f64>,
     pub output_throughput: Option<f64>,
     pub total_throughput: Option<f64>,
     /// By name: `ttft_ms`, `itl_ms`, …
