@@ -81,6 +81,7 @@ pub(super) fn settings(spec: &ExperimentSpec) -> Settings {
         threshold: spec.threshold,
         server_info_may_differ: spec.server_info_may_differ.clone(),
         fail_if: spec.fail_if.clone(),
+        aa: spec.aa,
         ..Settings::new(spec.arms.first().map_or("", |arm| &arm.name))
     }
 }

@@ -22,5 +22,5 @@ pub use setting::{Servers, Setting, Work};
 pub use settings::{Settings, Turns, no_turns};
 pub use shape::{
     Arm, ArmValue, Basis, Comparison, Contrast, Cost, Difference, InfoDifference, Interrupted, Interval, MetricRow,
-    Pair, Pooling, RoundRatio, SCHEMA, SignFlip, Unjudged, Verdict,
+    NoiseFloor, Pair, Pooling, RoundRatio, SCHEMA, SignFlip, Unjudged, Verdict,
 };

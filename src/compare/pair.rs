@@ -8,7 +8,7 @@ use super::cost::cost;
 use super::judge::{Fate, LEAST_ROUNDS, judge};
 use super::setting::setting;
 use super::settings::{Settings, Turns};
-use super::shape::{Comparison, Contrast, MetricRow, RoundRatio, SCHEMA};
+use super::shape::{Comparison, Contrast, MetricRow, NoiseFloor, RoundRatio, SCHEMA};
 use super::within::WithinRuns;
 use super::{doubt, gate, pool};
 use crate::report::{Metric, RunReport, State, Verdict, metrics};
@@ -67,6 +67,8 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         arms: pooled.collect(),
         interrupted: settings.interrupted.clone(),
         comparable: differences.is_empty(),
+        aa: settings.aa,
+        noise_floor: None,
         mismatch_allowed: settings.allow_mismatch,
         differences,
         remarks,
@@ -90,12 +92,26 @@ pub fn compare(blocks: &[BlockResult], settings: &Settings, turns: &Turns<'_>) -
         let inside = if pairs.len() < LEAST_ROUNDS { within(&pairs, turns) } else { WithinRuns::default() };
         judge(&mut comparison.metrics, at, fate, settings, &inside);
     }
+    comparison.noise_floor = settings.aa.then(|| noise_floor(&comparison)).flatten();
     let of_arm = |name: &str| {
         let rounds = arms.iter().filter(|(arm, _)| *arm == name).flat_map(|(_, rounds)| rounds);
         rounds.map(|(round, block)| (*round, &block.report)).collect()
     };
     comparison.gates = gate::outcomes(&settings.fail_if, &comparison, &of_arm);
     Ok(comparison)
+}
+
+/// Of arms that are one and the same: the ratios of the primary metric, and what rounds of that spread cannot tell from nothing.
+fn noise_floor(comparison: &Comparison) -> Option<NoiseFloor> {
+    let row = comparison.metrics.iter().find(|row| row.key == comparison.primary)?;
+    let contrast = row.contrasts.first()?;
+    let ratios = || contrast.ratios.iter().filter_map(|round| round.ratio);
+    Some(NoiseFloor {
+        rounds: ratios().count() as u64,
+        least_ratio: ratios().reduce(f64::min)?,
+        most_ratio: ratios().reduce(f64::max)?,
+        change: contrast.noise_floor(),
+    })
 }
 
 /// What the arms did not do alike, over every round that an arm has in common with the baseline.

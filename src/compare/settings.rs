@@ -22,6 +22,8 @@ pub struct Settings {
     pub allow_mismatch: bool,
     /// What is missing of the experiment.
     pub interrupted: Option<Interrupted>,
+    /// Whether the arms are one and the same, so that what lies between them is noise.
+    pub aa: bool,
 }
 
 impl Settings {
@@ -37,6 +39,7 @@ impl Settings {
             fail_if: vec![],
             allow_mismatch: false,
             interrupted: None,
+            aa: false,
         }
     }
 

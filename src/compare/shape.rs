@@ -30,6 +30,12 @@ pub struct Comparison {
     pub interrupted: Option<Interrupted>,
     /// Whether the arms ran the same work; if not, `differences` says why, and no ratio means anything.
     pub comparable: bool,
+    /// The arms are one and the same server twice: whatever lies between them is noise.
+    #[serde(default)]
+    pub aa: bool,
+    /// How far such arms are apart; absent where they are not, and where no round has both.
+    #[serde(default)]
+    pub noise_floor: Option<NoiseFloor>,
     /// The reader asked for ratios and verdicts although the arms are not comparable.
     #[serde(default)]
     pub mismatch_allowed: bool,
@@ -54,6 +60,18 @@ pub struct Comparison {
     /// seed where it was drawn, and without `--out`.
     #[serde(default)]
     pub commands: Vec<String>,
+}
+
+/// How far two runs of one and the same arm are apart in the primary metric.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct NoiseFloor {
+    /// Rounds that have a ratio.
+    pub rounds: u64,
+    /// The ratios as they came out.
+    pub least_ratio: f64,
+    pub most_ratio: f64,
+    /// The largest change, as a share, inside the interval; absent where the rounds are too few for one.
+    pub change: Option<f64>,
 }
 
 /// How far an experiment came that did not end.

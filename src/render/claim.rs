@@ -1,7 +1,7 @@
 //! What a comparison says in sentences: the verdict first.
 
-use super::number::{change, level, plural, told, whole};
-use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, Unjudged, Verdict};
+use super::number::{change, level, plural, told, whole, word};
+use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, NoiseFloor, Unjudged, Verdict};
 
 /// Two sentences an arm: the primary metric, then the others by their verdict and the failures.
 pub(super) fn claims(comparison: &Comparison) -> Vec<[String; 2]> {
@@ -13,8 +13,13 @@ fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
     let baseline = &comparison.baseline;
     let found = comparison.metrics.iter().find(|row| row.key == comparison.primary);
     let Some((row, contrast)) = found.and_then(|row| Some((row, row.contrasts.get(at)?))) else {
-        return format!("{} against {baseline}: no arm has the primary metric {}.", arm.name, comparison.primary);
+        let why =
+            silence(comparison, arm).unwrap_or_else(|| format!("no arm has the primary metric {}", comparison.primary));
+        return format!("{} against {baseline} is not judged: {why}.", arm.name);
     };
+    if comparison.aa && contrast.geometric_mean.is_some() {
+        return of_itself(baseline, arm, row, contrast);
+    }
     let name = &arm.name;
     let threshold = format!("±{}", level(comparison.threshold));
     let verdict = match (contrast.verdict, contrast.unjudged) {
@@ -35,10 +40,72 @@ fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
                 "{name} and {baseline} are NOT COMPARABLE: see the differences; --allow-mismatch judges them all the same."
             )
         }
+        (None, Some(Unjudged::NotMeasured)) if silence(comparison, arm).is_some() => {
+            format!("{name} against {baseline} is not judged: {}.", silence(comparison, arm).unwrap_or_default())
+        }
         (None, why) => format!("{name} against {baseline} is not judged: {}: {}.", row.label, reason(why, row)),
     };
     let doubtful = !comparison.comparable && comparison.mismatch_allowed;
     if doubtful { format!("NOT THE SAME WORK, judged on demand: {verdict}") } else { verdict }
+}
+
+/// Of two runs of one server no verdict holds, whatever their figures.
+fn of_itself(baseline: &str, arm: &Arm, row: &MetricRow, contrast: &Contrast) -> String {
+    let called = match contrast.verdict {
+        Some(Verdict::Better) => "; it would be called better, which is a false alarm",
+        Some(Verdict::Worse) => "; it would be called worse, which is a false alarm",
+        Some(Verdict::Same | Verdict::Unclear) | None => "",
+    };
+    let name = &arm.name;
+    let figures = figures(row, contrast);
+    format!("{name} is the same server as {baseline}, and any difference between them is noise: {figures}{called}.")
+}
+
+/// How far arms that are one and the same are apart.
+pub(super) fn noise(comparison: &Comparison) -> Option<String> {
+    let NoiseFloor { rounds, least_ratio, most_ratio, change } = comparison.noise_floor?;
+    let label = &comparison.metrics.iter().find(|row| row.key == comparison.primary)?.label;
+    let rounds = plural(rounds, "round");
+    let within = change.map_or_else(
+        || "too few for an interval over rounds".to_owned(),
+        |change| format!("a change of {:.1} % is within the interval", change * 100.0),
+    );
+    Some(format!(
+        "noise floor: over {rounds}, {label} of one and the same arm differed by ratios of {least_ratio:.3} to \
+         {most_ratio:.3}; {within}"
+    ))
+}
+
+/// Why nothing of the two can be laid side by side: an arm of which no block can be used, or no round of both.
+fn silence(comparison: &Comparison, arm: &Arm) -> Option<String> {
+    let baseline = comparison.arms.first()?;
+    let silent: Vec<_> = [baseline, arm].into_iter().filter(|arm| !arm.has_valid_round()).map(unusable).collect();
+    let is_valid = |arm: &Arm, round| !arm.void_rounds.contains(round) && !arm.unfinished_rounds.contains(round);
+    let has_pair = baseline
+        .rounds
+        .iter()
+        .any(|round| arm.rounds.contains(round) && is_valid(baseline, round) && is_valid(arm, round));
+    if !silent.is_empty() {
+        Some(silent.join("; "))
+    } else if !has_pair {
+        Some("no round has a valid block of both".to_owned())
+    } else {
+        None
+    }
+}
+
+/// `all blocks of a are void: errors`.
+fn unusable(arm: &Arm) -> String {
+    let mut kinds: Vec<String> = arm.voids.iter().map(|(_, void)| word(&void.kind)).collect();
+    kinds.sort();
+    kinds.dedup();
+    let (name, kinds) = (&arm.name, kinds.join(", "));
+    match (arm.void_rounds.len(), arm.unfinished_rounds.len()) {
+        (1, 0) => format!("the only block of {name} is void: {kinds}"),
+        (_, 0) => format!("all blocks of {name} are void: {kinds}"),
+        (0, _) => format!("no block of {name} has ended"),
+        (_, _) => format!("no block of {name} can be used: void ({kinds}) or not at their end"),
+    }
 }
 
 fn reason(why: Option<Unjudged>, row: &MetricRow) -> String {
@@ -123,6 +190,7 @@ fn rest(comparison: &Comparison, at: usize, arm: &Arm) -> String {
     let failed = |arm: &Arm| format!("{} of {}", told(arm.failed), told(arm.planned));
     let baseline =
         comparison.arms.first().map_or(String::new(), |baseline| format!(" (baseline {})", failed(baseline)));
-    let others = if said.is_empty() { String::new() } else { format!("Others: {}. ", said.join("; ")) };
+    let whose = if comparison.aa { "Others, by noise alone" } else { "Others" };
+    let others = if said.is_empty() { String::new() } else { format!("{whose}: {}. ", said.join("; ")) };
     format!("{others}Failed requests: {}{baseline}.", failed(arm))
 }

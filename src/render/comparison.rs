@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::claim::claims;
+use super::claim::{claims, noise};
 use super::number::{change, figure, or_dash, plural, whole};
 use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
@@ -24,6 +24,7 @@ pub fn comparison(comparison: &Comparison) -> Page {
     };
     let cut = comparison.interrupted.as_ref().map(|cut| Section::Lead(vec![interrupted(cut)]));
     let mut sections: Vec<_> = cut.into_iter().chain([Section::Claims(claims(comparison))]).collect();
+    sections.extend(noise(comparison).map(|line| Section::Lead(vec![line])));
     let first = if comparison.rounds.len() > 1 { First::Round } else { First::Only };
     let about = comparison.setting.as_ref().map(|about| setting::lines(about, first));
     sections.extend(about.map(Section::Lead));

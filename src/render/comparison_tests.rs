@@ -115,6 +115,8 @@ pub(super) fn side_by_side() -> Comparison {
         rounds: (1..=6).collect(),
         interrupted: None,
         comparable: true,
+        aa: false,
+        noise_floor: None,
         mismatch_allowed: false,
         differences: vec![],
         remarks: vec![],

@@ -1,11 +1,13 @@
 //! What a comparison must say, whatever its numbers are.
 
 use super::comparison_tests::{arm, row, side_by_side};
+use super::tests::warning;
 use super::*;
 use crate::compare::{
-    self, Arm, Comparison, Contrast, Difference, Doubt, Interrupted, Interval, MetricRow, RoundRatio, Unjudged,
+    self, Arm, Comparison, Contrast, Difference, Doubt, Interrupted, Interval, MetricRow, NoiseFloor, RoundRatio,
+    Unjudged,
 };
-use crate::report::{GateOutcome, WithFailures};
+use crate::report::{Finding, FindingKind, GateOutcome, WithFailures};
 
 #[test]
 fn a_tail_of_few_samples_is_marked_and_not_judged() {
@@ -232,4 +234,56 @@ fn what_is_not_comparable_is_said_first() {
     let table = text.find('┌').unwrap();
     let said = "NOT COMPARABLE: digest of prefix_affinity is beef, of the baseline 00ff (round 1)";
     assert!(text.find(said).is_some_and(|at| at < table), "{text}");
+}
+
+#[test]
+fn arms_that_are_one_and_the_same_have_no_verdict_but_a_noise_floor() {
+    for (verdict, alarm) in [(compare::Verdict::Better, true), (compare::Verdict::Same, false)] {
+        let noise = NoiseFloor { rounds: 6, least_ratio: 0.98, most_ratio: 1.02, change: Some(0.025) };
+        let mut same = Comparison { aa: true, noise_floor: Some(noise), ..side_by_side() };
+        let primary = same.metrics.iter_mut().find(|row| row.key == "ttft_ms.mean").unwrap();
+        primary.contrasts[0].verdict = Some(verdict);
+        let page = comparison(&same);
+        let Some(Section::Claims(claims)) = page.sections.first() else { panic!("{page:?}") };
+        let [head, rest] = &claims[0];
+        let said =
+            "prefix_affinity is the same server as round_robin, and any difference between them is noise: Mean TTFT";
+        assert!(head.starts_with(said), "{head}");
+        assert_eq!(head.ends_with("false alarm."), alarm, "{head}");
+        assert!(rest.starts_with("Others, by noise alone: "), "{rest}");
+        let text = terminal(&page).split_whitespace().collect::<Vec<_>>().join(" ");
+        let floor = "ratios of 0.980 to 1.020; a change of 2.5 % is within the interval";
+        assert!(text.contains(floor), "{text}");
+    }
+}
+
+#[test]
+fn an_arm_without_a_valid_block_has_the_cause_in_the_headline() {
+    let head = |voids: [&[u32]; 2], unfinished: &[u32], is_measured: bool| {
+        let mut silent = side_by_side();
+        for (arm, rounds) in silent.arms.iter_mut().zip(voids) {
+            arm.void_rounds = rounds.to_vec();
+            let void = |round: &u32| (*round, Finding { kind: FindingKind::Errors, ..warning() });
+            arm.voids = rounds.iter().map(void).collect();
+        }
+        silent.arms[1].unfinished_rounds = unfinished.to_vec();
+        silent.metrics.iter_mut().flat_map(|row| &mut row.contrasts).for_each(|contrast| {
+            contrast.verdict = None;
+            contrast.unjudged = Some(Unjudged::NotMeasured);
+        });
+        if !is_measured {
+            silent.metrics.clear();
+        }
+        let page = comparison(&silent);
+        let Some(Section::Claims(claims)) = page.sections.first() else { panic!("{page:?}") };
+        claims[0][0].strip_prefix("prefix_affinity against round_robin is not judged: ").unwrap().to_owned()
+    };
+    assert_eq!(head([&[], &[1, 2]], &[], true), "all blocks of prefix_affinity are void: errors.");
+    assert_eq!(
+        head([&[1, 2], &[1, 2]], &[], false),
+        "all blocks of round_robin are void: errors; all blocks of prefix_affinity are void: errors."
+    );
+    assert_eq!(head([&[], &[]], &[1, 2], true), "no block of prefix_affinity has ended.");
+    assert_eq!(head([&[1], &[2]], &[], true), "no round has a valid block of both.");
+    assert!(head([&[], &[]], &[], true).contains("no round of both arms has it above zero"));
 }

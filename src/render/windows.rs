@@ -44,10 +44,8 @@ pub(super) fn to_last_success(report: &RunReport) -> Option<String> {
     };
     let bounds =
         |window: &Window| format!("{} to {} s", figure(window.from_us.as_secs()), figure(window.to_us.as_secs()));
-    let pairs = [
-        (whole.request_throughput, short.request_throughput),
-        (whole.output_throughput, short.output_throughput),
-    ];
+    let pairs =
+        [(whole.request_throughput, short.request_throughput), (whole.output_throughput, short.output_throughput)];
     pairs.into_iter().any(is_stretched).then(|| {
         let (to_success, to_end) = (bounds(short), bounds(whole));
         let (stretched, short_rates) = (rates(whole), rates(short));
@@ -118,12 +116,10 @@ pub(super) fn client(report: &RunReport) -> Vec<String> {
         format!("Little's law ratio {}{edges}", figure(ratio))
     }));
     parts.extend(client.connections.map(|connections| format!("{} (HTTP/1.1)", plural(connections, "connection"))));
-    parts.extend(
-        client.redials.filter(|redials| *redials > 0).map(|redials| {
-            let are = if redials == 1 { "a redial" } else { "redials" };
-            format!("{} of them {are}", whole(redials))
-        }),
-    );
+    parts.extend(client.redials.filter(|redials| *redials > 0).map(|redials| {
+        let are = if redials == 1 { "a redial" } else { "redials" };
+        format!("{} of them {are}", whole(redials))
+    }));
     parts.extend(client.connect_ms.as_ref().map(|connect| {
         let [p50, p99, max] = [connect.p50, connect.p99, connect.max].map(figure);
         format!("connect time p50 {p50}, p99 {p99}, max {max} ms")
@@ -158,7 +154,8 @@ mod tests {
     fn rates_that_differ_by_no_more_than_a_hundredth_are_not_shown_twice() {
         let mut report = Accumulator::new(context(1, 0)).finish(Closing::plain(State::Complete));
         let window = |rate| Window { request_throughput: Some(rate), ..Window::default() };
-        for (whole, short, is_shown) in [(1.71, 1.72, false), (1.71, 1.73, true), (1.73, 1.71, true), (0.0, 0.0, false)] {
+        for (whole, short, is_shown) in [(1.71, 1.72, false), (1.71, 1.73, true), (1.73, 1.71, true), (0.0, 0.0, false)]
+        {
             report.windows.whole = window(whole);
             report.windows.to_last_success = Some(window(short));
             assert_eq!(to_last_success(&report).is_some(), is_shown, "{whole} {short}");

@@ -119,10 +119,35 @@ fn an_arm_against_itself_shows_the_noise() {
     let (code, stdout, stderr) = gspbench(&ab(&more), home.path());
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("a.again"), "{stdout}");
-    assert!(stderr.contains("noise floor: over 2 rounds, Mean TTFT"), "{stderr}");
     let out = home.path().join("out");
+    let (_, again, _) = gspbench(&["compare", "out"], home.path());
+    let file = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    for form in [stdout, again, file("report.md"), file("report.html")] {
+        let words = form.split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in
+            ["noise floor: over 2 rounds, Mean TTFT", "a.again is the same server as a, and any difference between"]
+        {
+            assert!(words.contains(said), "`{said}` is not in:\n{form}");
+        }
+    }
+    assert_eq!(read(&out.join("comparison.json"))["noise_floor"]["rounds"], 2);
     assert_eq!(blocks(&out)[1], "1 a.again complete");
     assert_eq!(read(&out.join("comparison.json"))["doubts"], serde_json::json!([]), "AB BA, however short the blocks");
+}
+
+#[test]
+fn an_arm_that_cannot_run_beside_itself_is_refused_or_named() {
+    let home = tempfile::tempdir().unwrap();
+    let arms = ["--aa", "--arm=a=http://127.0.0.1:1", "--arm=b=http://127.0.0.1:1"];
+    let (code, _, said) = gspbench(&ab(&arms), home.path());
+    assert!(code == 2 && said.contains("give one --arm"), "{said}");
+    std::fs::write(
+        home.path().join("two.toml"),
+        "[[arm]]\nname = \"a\"\ntarget = \"http://127.0.0.1:1\"\n[[arm]]\nname = \"b\"\ntarget = \"http://127.0.0.1:1\"\n",
+    )
+    .unwrap();
+    let (_, _, said) = gspbench(&["ab", "--profile=two.toml", "--aa", "--ready-timeout=1ms"], home.path());
+    assert!(said.contains("against itself, and not b"), "{said}");
 }
 
 #[test]

@@ -107,7 +107,6 @@ pub(crate) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     let mut exit = done.exit;
     if let Some(comparison) = conclude(&done, &spec, args.allow_mismatch, &dir)? {
         say::result(&render::terminal(&render::comparison(&comparison)))?;
-        noise_floor(&spec, &comparison).iter().for_each(|note| say::note(note));
         exit = worse(exit, crate::cli::compare::exit_of(&comparison));
     }
     say::notes(&done.notes);
@@ -145,42 +144,31 @@ fn asked(args: &AbArgs, resumed: Option<&Experiment>) -> anyhow::Result<Asked> {
         value: i64::from(rounds).into(),
     }));
     let mut loaded = spec_args.load(Some(DEFAULT_PROFILE))?;
+    let mut notes = spec_args.notes;
     if args.aa {
-        against_itself(&mut loaded.profile.arm);
+        if args.arm.len() > 1 {
+            let why = "--aa runs one arm against itself: give one --arm";
+            return Err(anyhow::Error::msg(why)).exit_with(Exit::Usage);
+        }
+        notes.extend(against_itself(&mut loaded.profile.arm));
     }
     let context = loaded.context(true);
     let drawn_seed = resumed.and_then(|resumed| stored_seed(&resumed.spec)).unwrap_or(context.drawn_seed);
     let spec =
         experiment_spec(&loaded.profile, &Context { drawn_seed, ..context }).map_err(|why| loaded.by_flag(why))?;
     let fail_if = args.gates.beside(spec.fail_if)?;
-    Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes: spec_args.notes })
+    Ok(Asked { spec: ExperimentSpec { aa: args.aa, fail_if, ..spec }, sim: loaded.profile.sim, notes })
 }
 
-/// Leaves the baseline, twice.
-fn against_itself(arms: &mut Vec<raw::Arm>) {
-    arms.truncate(1);
+/// Leaves the baseline, twice. Says which arms of the profile do not run.
+fn against_itself(arms: &mut Vec<raw::Arm>) -> Option<String> {
+    let left_out: Vec<_> = arms.drain(arms.len().min(1)..).filter_map(|arm| arm.name).collect();
     let again = arms
         .first()
         .map(|arm| raw::Arm { name: arm.name.as_ref().map(|name| format!("{name}{AGAIN}")), ..arm.clone() });
     arms.extend(again);
-}
-
-/// How far two runs of one and the same arm are apart: the ratios as they came out, and what rounds of that spread cannot
-/// tell from nothing.
-fn noise_floor(spec: &ExperimentSpec, comparison: &Comparison) -> Option<String> {
-    let row = comparison.metrics.iter().find(|row| spec.aa && row.key == spec.primary)?;
-    let contrast = row.contrasts.first()?;
-    let ratios = || contrast.ratios.iter().filter_map(|round| round.ratio);
-    let (least, most) = (ratios().reduce(f64::min)?, ratios().reduce(f64::max)?);
-    let floor = contrast.noise_floor().map_or_else(
-        || "too few for an interval".to_owned(),
-        |floor| format!("a change of {:.1} % is within the interval", floor * 100.0),
-    );
-    let (rounds, label) = (plural(ratios().count() as u64, "round"), &row.label);
-    Some(format!(
-        "noise floor: over {rounds}, {label} of one and the same arm differed by ratios of {least:.3} to \
-         {most:.3}; {floor}"
-    ))
+    (!left_out.is_empty())
+        .then(|| format!("note: --aa runs the baseline against itself, and not {}", left_out.join(", ")))
 }
 
 /// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
