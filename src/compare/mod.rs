@@ -17,6 +17,7 @@ mod shape;
 mod within;
 
 pub use doubt::{Doubt, planned_doubt};
+pub use gate::{Planned, planned_obstacle};
 pub use pair::{BlockResult, CompareError, compare};
 pub use setting::{Servers, Setting, Work};
 pub use settings::{Settings, Turns, no_turns};

@@ -142,6 +142,16 @@ impl Metric {
         value.filter(|value| value.is_finite())
     }
 
+    /// The samples that a plan of so many turns and output tokens gives at most, in one run that all of it completes.
+    #[must_use]
+    pub fn planned_samples(&self, turns: u64, output_tokens: u64) -> u64 {
+        match self.source {
+            // A gap lies between two tokens.
+            Source::Latency(Latency::Itl | Latency::Icl, _) => output_tokens.saturating_sub(turns),
+            Source::Figure(_) | Source::Latency(..) => turns,
+        }
+    }
+
     /// The samples behind the value in one run.
     #[must_use]
     pub fn samples(&self, report: &RunReport) -> u64 {
@@ -238,5 +248,11 @@ mod tests {
     fn a_99th_percentile_asks_for_a_thousand_samples() {
         assert_eq!(metric("ttft_ms.p99").unwrap().least_samples, 1_000);
         assert_eq!(metric("ttft_ms.mean").unwrap().least_samples, 1);
+    }
+
+    #[test]
+    fn a_plan_gives_a_sample_a_turn_or_one_between_two_tokens() {
+        let planned = |key| metric(key).unwrap().planned_samples(10, 40);
+        assert_eq!(["ttft_ms.p99", "itl_ms.p99", "icl_ms.p50", "goodput"].map(planned), [10, 30, 30, 10]);
     }
 }

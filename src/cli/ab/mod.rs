@@ -13,11 +13,10 @@ use crate::cli::args::spec::SpecArgs;
 use crate::cli::exit::{Exit, ExitWith as _};
 use crate::cli::resume::stored_seed;
 use crate::cli::site::start;
-use crate::compare::{Comparison, Settings, compare, planned_doubt};
+use crate::compare::{Comparison, Planned, Settings, compare, planned_doubt, planned_obstacle};
 use crate::profile::{Context, ExperimentSpec, Override, experiment_spec, raw};
 use crate::report::metric;
 use crate::store::{self, Experiment, ExperimentDir};
-use crate::units::plural;
 use crate::{render, workload};
 use resume::Before;
 use trial::{Done, Trial, worse};
@@ -37,7 +36,7 @@ pub(crate) struct AbArgs {
     /// Judge the arms even if they did not run the same work; the differences are shown
     #[arg(long, alias = "allow_mismatch", help_heading = "Experiment")]
     allow_mismatch: bool,
-    /// Compare the baseline with itself: what lies between the two is noise
+    /// Compare the baseline with itself: what lies between the two is noise. Takes one --arm at most
     #[arg(long, help_heading = "Experiment")]
     aa: bool,
     /// Go on with the experiment in this directory: blocks that have ended are kept. Give the same command line again, or
@@ -87,6 +86,10 @@ pub(crate) fn run(args: &AbArgs) -> anyhow::Result<Exit> {
     if let Some(doubt) = planned_doubt(&spec.arms[0].name, &spec.arms[1].name, spec.rounds.get()) {
         say::note(&format!("warning: {doubt}"));
     }
+    let totals = plan.totals();
+    let planned = Planned { rounds: spec.rounds.get(), turns: totals.turns, output_tokens: totals.output_tokens };
+    let obstacles = spec.fail_if.iter().filter_map(|gate| planned_obstacle(gate, planned, &spec.primary));
+    obstacles.for_each(|why| say::note(&format!("warning: {why}")));
     let done = interrupt::block_on(args.output.grace, |stop| async {
         // Moved in, while all else is lent.
         let stop = stop;
