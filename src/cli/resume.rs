@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use super::exit::{Exit, ExitWith as _};
 use super::site::sites::{of_round, state_of};
 use crate::profile::{ArmSpec, RunSpec};
-use crate::report::RunReport;
+use crate::render;
+use crate::report::{FindingKind, RunReport};
 use crate::store::{self, BlockState};
 
 /// Differences that are named before the rest is only counted.
@@ -176,6 +177,14 @@ pub(super) fn finished(dir: &Path, listed: &Listed<'_>) -> anyhow::Result<RunRep
         Some(why) => Err(anyhow::Error::msg(why).context(lost())).exit_with(Exit::Usage),
         None => Ok(report),
     }
+}
+
+/// Said of what is run again after it could not be run.
+pub(super) const AGAIN_SINCE_FAILED: &str = "again, since its first run failed";
+
+/// The same of what was void, for the findings that made it so.
+pub(super) fn again_since_void(kinds: impl IntoIterator<Item = FindingKind>) -> String {
+    format!("again, since its first run was void: {}", render::kinds(kinds))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a comparison says in sentences: the verdict first.
 
-use super::number::{change, level, plural, told, whole, word};
+use super::number::{change, level, plural, told, whole};
+use super::page::kinds;
 use crate::compare::{Arm, Basis, Comparison, Contrast, Interval, MetricRow, NoiseFloor, Unjudged, Verdict};
 
 /// Two sentences an arm: the primary metric, then the others by their verdict and the failures.
@@ -96,10 +97,7 @@ fn silence(comparison: &Comparison, arm: &Arm) -> Option<String> {
 
 /// `all blocks of a are void: errors`.
 fn unusable(arm: &Arm) -> String {
-    let mut kinds: Vec<String> = arm.voids.iter().map(|(_, void)| word(&void.kind)).collect();
-    kinds.sort();
-    kinds.dedup();
-    let (name, kinds) = (&arm.name, kinds.join(", "));
+    let (name, kinds) = (&arm.name, kinds(arm.voids.iter().map(|(_, void)| void.kind)));
     match (arm.void_rounds.len(), arm.unfinished_rounds.len()) {
         (1, 0) => format!("the only block of {name} is void: {kinds}"),
         (_, 0) => format!("all blocks of {name} are void: {kinds}"),

@@ -30,7 +30,7 @@ pub use hlog::hlog;
 pub use html::{html_comparison, html_run, html_sweep};
 pub use line::line;
 pub use markdown::markdown;
-pub use page::{Grid, Mark, Page, Section};
+pub use page::{Grid, Mark, Page, Section, kinds};
 pub use plan::plan;
 pub use run::run;
 pub use sweep::{csv_sweep, sweep};

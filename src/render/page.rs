@@ -1,7 +1,7 @@
 //! What is shown, without how.
 
 use super::number;
-use crate::report::Finding;
+use crate::report::{Finding, FindingKind};
 
 /// A title and its sections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +66,12 @@ impl Grid {
         self.header.pop();
         self.rows.iter_mut().for_each(|row| drop(row.pop()));
     }
+}
+
+/// What findings are about, each kind once: `client, errors`.
+pub fn kinds(found: impl IntoIterator<Item = FindingKind>) -> String {
+    let kinds: std::collections::BTreeSet<FindingKind> = found.into_iter().collect();
+    kinds.iter().map(number::word).collect::<Vec<_>>().join(", ")
 }
 
 /// A finding in one line: what, seen against which limit, what it does, what to change.

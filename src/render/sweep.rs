@@ -2,7 +2,7 @@
 
 use super::csv::quoted;
 use super::number::{figure, or_dash, percent, plural, whole, word};
-use super::page::{Grid, Mark, Page, Section};
+use super::page::{Grid, Mark, Page, Section, kinds};
 use super::setting::{self, First};
 use crate::experiment::{Curve, Curves, Point, Stop};
 use crate::report::Stat;
@@ -136,8 +136,8 @@ fn latencies(curves: &Curves) -> Grid {
 
 fn voids(curves: &Curves) -> Option<Section> {
     let void = |curve: &Curve, point: &Point, more: &str| {
-        let kinds: Vec<_> = point.voids.iter().map(word).collect();
-        format!("VOID({}): {} at {}{more}", kinds.join(", "), curve.arm, curves.axis.load(point.level))
+        let kinds = kinds(point.voids.iter().copied());
+        format!("VOID({kinds}): {} at {}{more}", curve.arm, curves.axis.load(point.level))
     };
     let again = |curve| move |point| (curve, point, ", and was run again");
     let repeated = curves.arms.iter().flat_map(|curve| curve.repeated.iter().map(again(curve)));

@@ -146,8 +146,36 @@ fn an_arm_that_cannot_run_beside_itself_is_refused_or_named() {
         "[[arm]]\nname = \"a\"\ntarget = \"http://127.0.0.1:1\"\n[[arm]]\nname = \"b\"\ntarget = \"http://127.0.0.1:1\"\n",
     )
     .unwrap();
-    let (_, _, said) = gspbench(&["ab", "--profile=two.toml", "--aa", "--ready-timeout=1ms"], home.path());
+    let (_, _, said) = gspbench(&["ab", "two.toml", "--aa", "--ready-check-timeout-sec=1"], home.path());
     assert!(said.contains("against itself, and not b"), "{said}");
+}
+
+#[test]
+fn an_arm_that_fails_has_its_cause_in_the_headline_and_a_gate_that_cannot_be_judged_is_told_before_the_run() {
+    let home = tempfile::tempdir().unwrap();
+    let serve = |is_bad: bool| {
+        let posts = AtomicUsize::new(0);
+        Scripted::start(move |seen| match seen.method.as_str() {
+            // The probe is the first.
+            "POST" if !seen.path.starts_with("/flush") => match posts.fetch_add(1, Ordering::Relaxed) {
+                1.. if is_bad => Answer::Whole(500, "application/json", "{}".to_owned()),
+                _ => Answer::Whole(200, "text/event-stream", chat_stream(&["x", "x", "x", "x"], 150)),
+            },
+            _ => Answer::Whole(404, "application/json", "{}".to_owned()),
+        })
+    };
+    let (bad, good) = (serve(true), serve(false));
+    let arms = [format!("--arm=a={}", bad.url), format!("--arm=b={}", good.url)];
+    let gate = "--fail-if=ttft_ms.p99 worse 5%";
+    let more = [arms[0].as_str(), &arms[1], "--api=chat", "--rounds=1", "--warmup-requests=0", gate, "--out=out"];
+    let (code, stdout, stderr) = gspbench(&ab(&more), home.path());
+    assert_eq!(code, 4, "{stdout}{stderr}");
+    let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("b against a is not judged: the only block of a is void: errors"), "{stdout}");
+    assert!(stderr.contains("round 1/1 a: again, since its first run was void: errors"), "{stderr}");
+    let (before, after) = stderr.split_once("to run: ").unwrap();
+    let told = "`ttft_ms.p99 worse 5%` cannot be judged, and will fail: 12 samples planned over 1 round, and 1,000 are";
+    assert!(before.contains(told) && !after.contains(told), "{stderr}");
 }
 
 #[test]

@@ -278,6 +278,7 @@ fn a_void_step_runs_again_once_and_stays_on_file_and_in_the_report() {
     assert_eq!(json(&out.join("step-01/a/run.json"))["totals"]["failed"], 1);
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("a at 1 session in flight, and was run again"), "{shown}");
+    assert!(said.contains("1 session in flight · a: again, since its first run was void: errors"), "{said}");
 }
 
 #[test]

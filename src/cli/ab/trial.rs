@@ -11,6 +11,7 @@ use crate::cli::block::{Block, Measured};
 use crate::cli::exit::Exit;
 use crate::cli::form::Form;
 use crate::cli::interrupt::unless_stopped;
+use crate::cli::resume::{AGAIN_SINCE_FAILED, again_since_void};
 use crate::cli::run::exit_of;
 use crate::cli::say;
 use crate::cli::site::Site;
@@ -157,6 +158,7 @@ impl Trial<'_> {
         let arm = &self.spec.arms[block.arm];
         let (spec, plan) = self.arms().plan(block.round, arm)?;
         let name = format!("round {}/{} {}", block.round, self.spec.rounds, arm.name);
+        again(course, block, &arm.name).iter().for_each(|why| say::note(&format!("{name}: {why}")));
         let progress = Progress::begin(self.form, name, plan.totals().turns);
         progress.stage("server");
         let work = async |site: &Site, stop: &Stop| {
@@ -252,6 +254,19 @@ impl Course {
             }
         }
         done
+    }
+}
+
+/// Why a block that has run is run again.
+fn again(course: &Course, block: experiment::Block, arm: &str) -> Option<String> {
+    let (_, ended) = course.past.iter().rfind(|(past, _)| *past == block)?;
+    let result = course.results.iter().rfind(|result| (result.round, result.arm.as_str()) == (block.round, arm));
+    match (ended, result) {
+        (Ended::Complete, _) => None,
+        (Ended::Void, Some(result)) => {
+            Some(again_since_void(result.report.validity.voids.iter().map(|void| void.kind)))
+        }
+        (Ended::Void | Ended::Failed, _) => Some(AGAIN_SINCE_FAILED.to_owned()),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::cli::block::progress::Progress;
 use crate::cli::block::{Block, Measured};
 use crate::cli::exit::Exit;
 use crate::cli::form::Form;
+use crate::cli::resume::{AGAIN_SINCE_FAILED, again_since_void};
 use crate::cli::say;
 use crate::cli::site::Site;
 use crate::cli::site::sites::{self, Arms, Sites, state_of};
@@ -101,6 +102,7 @@ impl Climb<'_> {
                 break;
             }
             let spec = loaded(self.spec, self.ladder.axis, step.level);
+            self.again(course, step).iter().for_each(|why| say::note(&format!("{}: {why}", self.name(step))));
             let dir = self.dir.step_dir(step.step, &self.arms[step.arm].name)?;
             course.sweep.steps.push(self.listed(step, &spec, self.dir.relative(&dir)));
             course.sweep.state = SweepState::Running;
@@ -155,8 +157,7 @@ impl Climb<'_> {
     async fn block(&self, step: Step, spec: &RunSpec, sites: &Sites, dir: &RunDir) -> anyhow::Result<Measured> {
         let (arms, arm) = (self.arms(spec), &self.arms[step.arm]);
         let (spec, plan) = arms.plan(step.step, arm)?;
-        let name = format!("{} · {}", self.ladder.axis.load(step.level), arm.name);
-        let progress = Progress::begin(self.form, name, plan.totals().turns);
+        let progress = Progress::begin(self.form, self.name(step), plan.totals().turns);
         progress.stage("server");
         let work = async |site: &Site, stop: &Stop| {
             let block = Block {
@@ -174,6 +175,19 @@ impl Climb<'_> {
             Box::pin(block.run(dir, progress)).await
         };
         arms.at(step.arm, sites, dir.path(), &plan, work).await
+    }
+
+    fn name(&self, step: Step) -> String {
+        format!("{} · {}", self.ladder.axis.load(step.level), self.arms[step.arm].name)
+    }
+
+    /// Why a step that has run is run again.
+    fn again(&self, course: &Course, step: Step) -> Option<String> {
+        let is_step = |rung: &&Rung| (rung.step, rung.arm) == (step.step, step.arm);
+        course.past.iter().rfind(is_step)?;
+        let points = &course.sweep.curves.arms[step.arm].points;
+        let void = points.last().filter(|point| point.step == step.step && !point.is_usable());
+        Some(void.map_or_else(|| AGAIN_SINCE_FAILED.to_owned(), |point| again_since_void(point.voids.iter().copied())))
     }
 
     fn listed(&self, step: Step, spec: &RunSpec, dir: String) -> SweepStep {
