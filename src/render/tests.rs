@@ -109,7 +109,7 @@ fn a_run_on_the_terminal() {
     │ Failed requests                                   1 (reset 1)          │
     │ Benchmark duration (s)                                  91.07    79.79 │
     │ Request throughput (req/s)                              22.48    24.40 │
-    │ Input token throughput (tok/s)                         94,943  102,841 │
+    │ Input token throughput (tok/s)                         94,943  102,840 │
     │ Output token throughput (tok/s)                         1,421    1,560 │
     │ Total token throughput (tok/s)                         96,364  104,401 │
     │ Prompt tokens planned / served          8,646,528 / 8,646,528          │
@@ -206,7 +206,7 @@ fn a_run_as_markdown() {
     | Failed requests | 1 (reset 1) |  |
     | Benchmark duration (s) | 91.07 | 79.79 |
     | Request throughput (req/s) | 22.48 | 24.40 |
-    | Input token throughput (tok/s) | 94,943 | 102,841 |
+    | Input token throughput (tok/s) | 94,943 | 102,840 |
     | Output token throughput (tok/s) | 1,421 | 1,560 |
     | Total token throughput (tok/s) | 96,364 | 104,401 |
     | Prompt tokens planned / served | 8,646,528 / 8,646,528 |  |

@@ -170,8 +170,7 @@ fn against_itself(arms: &mut Vec<raw::Arm>) -> Option<String> {
         .first()
         .map(|arm| raw::Arm { name: arm.name.as_ref().map(|name| format!("{name}{AGAIN}")), ..arm.clone() });
     arms.extend(again);
-    (!left_out.is_empty())
-        .then(|| format!("note: --aa runs the baseline against itself, and not {}", left_out.join(", ")))
+    (!left_out.is_empty()).then(|| format!("--aa runs the baseline against itself, and not {}", left_out.join(", ")))
 }
 
 /// Compares what has run and writes it; nothing when an interrupt or a failure left no round with two arms.
