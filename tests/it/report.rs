@@ -97,7 +97,9 @@ fn a_run_that_was_killed_is_made_again_from_its_turns() {
     let again = gspbench(&["report", "--format", "json"], &[&killed]);
     assert_eq!(again.code, 0, "{}", again.err);
     assert!(again.err.contains("did not end") && again.err.contains("12 turns"), "{}", again.err);
-    let (again, saved): (Value, Value) = (serde_json::from_str(&again.out).unwrap(), saved_json());
+    let (again, mut saved): (Value, Value) = (serde_json::from_str(&again.out).unwrap(), saved_json());
+    // The saved report is of a version whose windows had no rate of input.
+    saved["windows"]["whole"]["input_throughput"] = saved["metrics"]["input_throughput"].clone();
     for part in ["totals", "metrics", "ranks", "histograms"] {
         assert_eq!(again[part], saved[part], "{part}");
     }
