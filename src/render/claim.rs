@@ -36,13 +36,14 @@ fn primary(comparison: &Comparison, at: usize, arm: &Arm) -> String {
         (None, Some(Unjudged::Control)) => {
             format!("{name} is a control, not judged; against {baseline}: {}.", figures(row, contrast))
         }
+        // Arms of which one shows nothing may differ too: what failed is the cause.
+        (None, Some(Unjudged::NotMeasured | Unjudged::NotComparable)) if silence(comparison, arm).is_some() => {
+            format!("{name} against {baseline} is not judged: {}.", silence(comparison, arm).unwrap_or_default())
+        }
         (None, Some(Unjudged::NotComparable)) => {
             format!(
                 "{name} and {baseline} are NOT COMPARABLE: see the differences; --allow-mismatch judges them all the same."
             )
-        }
-        (None, Some(Unjudged::NotMeasured)) if silence(comparison, arm).is_some() => {
-            format!("{name} against {baseline} is not judged: {}.", silence(comparison, arm).unwrap_or_default())
         }
         (None, why) => format!("{name} against {baseline} is not judged: {}: {}.", row.label, reason(why, row)),
     };

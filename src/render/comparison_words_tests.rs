@@ -259,7 +259,7 @@ fn arms_that_are_one_and_the_same_have_no_verdict_but_a_noise_floor() {
 
 #[test]
 fn an_arm_without_a_valid_block_has_the_cause_in_the_headline() {
-    let head = |voids: [&[u32]; 2], unfinished: &[u32], is_measured: bool| {
+    let head_of = |why: Unjudged, voids: [&[u32]; 2], unfinished: &[u32], is_measured: bool| {
         let mut silent = side_by_side();
         for (arm, rounds) in silent.arms.iter_mut().zip(voids) {
             arm.void_rounds = rounds.to_vec();
@@ -269,7 +269,7 @@ fn an_arm_without_a_valid_block_has_the_cause_in_the_headline() {
         silent.arms[1].unfinished_rounds = unfinished.to_vec();
         silent.metrics.iter_mut().flat_map(|row| &mut row.contrasts).for_each(|contrast| {
             contrast.verdict = None;
-            contrast.unjudged = Some(Unjudged::NotMeasured);
+            contrast.unjudged = Some(why);
         });
         if !is_measured {
             silent.metrics.clear();
@@ -278,6 +278,9 @@ fn an_arm_without_a_valid_block_has_the_cause_in_the_headline() {
         let Some(Section::Claims(claims)) = page.sections.first() else { panic!("{page:?}") };
         claims[0][0].strip_prefix("prefix_affinity against round_robin is not judged: ").unwrap().to_owned()
     };
+    let head = |voids, unfinished, is_measured| head_of(Unjudged::NotMeasured, voids, unfinished, is_measured);
+    let unlike = head_of(Unjudged::NotComparable, [&[], &[1]], &[2], true);
+    assert_eq!(unlike, "no block of prefix_affinity can be used: void (errors) or not at their end.");
     assert_eq!(head([&[], &[1, 2]], &[], true), "all blocks of prefix_affinity are void: errors.");
     assert_eq!(
         head([&[1, 2], &[1, 2]], &[], false),
