@@ -89,6 +89,33 @@ fn prompts_of_another_length_than_the_tokenizer_gave_are_called_out() {
     assert!(!warnings(Some("t.json"), None).contains(&FindingKind::PromptLength), "nothing told");
 }
 
+/// Rows B86 and B90 of the traps: one token more than 1 % is called out, and 1 % itself is not; a second BOS makes 37 of 36.
+#[test]
+fn a_prompt_length_is_called_out_above_one_percent_and_not_at_it() {
+    let findings = |planned: u32, told: u32| {
+        let mut context = context(1, 10);
+        context.manifest.spec.request.tokenizer = Some("t.json".into());
+        let mut accumulator = Accumulator::new(context);
+        for session in 0..10 {
+            let (planned_prompt_tokens, prompt_tokens) = (Some(planned), Some(told));
+            accumulator.add(&TurnRecord { planned_prompt_tokens, prompt_tokens, ..served(session, 0, 0, 0) });
+        }
+        let Validity { voids, warnings, .. } = accumulator.finish(Closing::plain(State::Complete)).validity;
+        assert_eq!(voids, []);
+        warnings
+    };
+    // The share is of the longer one.
+    for (planned, told) in [(9_900, 10_000), (10_000, 9_900), (9_901, 10_000), (1_000, 1_000)] {
+        assert_eq!(kinds(&findings(planned, told)), [], "{planned} planned, {told} told");
+    }
+    for (planned, told) in [(9_899, 10_000), (10_000, 9_899), (1_000, 1_030), (36, 37)] {
+        assert_eq!(kinds(&findings(planned, told)), [FindingKind::PromptLength], "{planned} planned, {told} told");
+    }
+    let second_bos = &findings(36, 37)[0];
+    assert_eq!(second_bos.seen, "mean prompt 37.0 tokens by the server, 36.0 by the tokenizer");
+    assert!(second_bos.advice.contains("second BOS"), "{}", second_bos.advice);
+}
+
 #[test]
 fn more_cached_tokens_than_the_prompt_had_void_the_run_and_give_no_rate() {
     // Also where the sums would hide it.
