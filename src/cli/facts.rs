@@ -137,3 +137,38 @@ pub(super) fn unknown_metric(key: &str) -> String {
     let known: Vec<&str> = metrics().iter().map(|metric| &*metric.key).collect();
     format!("`experiment.primary`: `{key}` is no metric; choose one of: {}", known.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::record::Outcome;
+    use crate::report::tests::ended;
+
+    /// Row B70 of the traps: while the only thread for such work is taken, a count stays undone, though its lane has nothing
+    /// else to do.
+    #[test]
+    fn text_is_encoded_on_no_thread_that_carries_streams() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bpe-2k.tokenizer.json");
+        let vocabulary = Arc::new(Vocabulary::from_file(&file).unwrap());
+        let text = vocabulary.passage(1, 0, 12).text.to_string();
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (free, taken) = mpsc::channel::<()>();
+            let taking = tokio::task::spawn_blocking(move || taken.recv());
+            let turn = TurnRecord { output_tokens: None, ..ended(0, 0, Outcome::Complete) };
+            let mut counting = std::pin::pin!(fill_estimate(turn, text, Estimate::Tokenizer(vocabulary)));
+            let is_waiting =
+                std::future::poll_fn(|context| Poll::Ready(counting.as_mut().poll(context).is_pending())).await;
+            assert!(is_waiting, "counted by who asked");
+            free.send(()).unwrap();
+            let (turn, _) = counting.await;
+            assert_eq!((turn.output_tokens, turn.output_estimated), (Some(12), true));
+            taking.await.unwrap().unwrap();
+        });
+    }
+}
