@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::scripted::{Answer, Scripted, Step};
+use crate::play::{DONE, content, counts, event, finish};
+use crate::scripted::{Answer, Scripted, Step, stream};
 use crate::traps_program::{Ran, abc, server_with};
 
 /// A run against a server whose counters may differ with the last turn that it was asked for. The probe is turn 0: before the
@@ -50,6 +51,48 @@ fn counters_are_those_of_the_run_and_a_reset_is_seen() {
     let (ran, hits, _) = run(10_000, 500);
     assert_eq!(hits, Value::Null, "never -9,500");
     assert!(ran.findings().contains("restart") && ran.exit == 4);
+}
+
+/// B105: four prompts of 2,500 tokens, of each of which 25 were cached, on a server that has served others before.
+#[test]
+fn the_hit_rate_is_that_of_the_run_and_agrees_with_what_the_counters_grew_by() {
+    let last = Arc::new(AtomicUsize::new(0));
+    let last_turn = Arc::clone(&last);
+    let server = server_with(
+        move |_, turn| {
+            last.store(turn, Ordering::SeqCst);
+            let mut usage = counts(2_500, 3);
+            usage["prompt_tokens_details"] = json!({"cached_tokens": 25});
+            let end = event(&json!({"choices": [], "usage": usage}));
+            stream([content("a"), content("b"), content("c"), finish("length"), end, DONE.to_owned()])
+        },
+        move |seen| {
+            let of_run = last_turn.load(Ordering::SeqCst);
+            let page = format!(
+                "vllm:prefix_cache_hits_total{{engine=\"0\"}} {}\nvllm:prefix_cache_queries_total{{engine=\"0\"}} {}\nvllm:prompt_tokens_total{{engine=\"0\"}} {}\n",
+                7_000 + 25 * of_run,
+                10_000 + 2_500 * of_run,
+                10_000 + 2_500 * of_run,
+            );
+            (seen.path == "/metrics").then(|| Answer::Whole(200, "text/plain", page))
+        },
+    );
+    let ran = Ran::new(&server, &[]);
+    let report = ran.report();
+    assert_eq!(report["metrics"]["cache_hit_rate"], json!({"value": 0.01, "coverage": 1.0}));
+    let rows: Vec<&str> = ran.stdout.lines().filter(|line| line.contains("Cache hit rate (%)")).collect();
+    assert!(rows.len() == 1 && rows[0].contains(" 1.0 "), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("35.5"), "the rate since the server started");
+    // The counters say the same, so that neither a hit too many nor traffic of others is found.
+    let found = ran.findings();
+    assert!(!found.contains("hit") && !found.contains("traffic"), "{found:?}");
+    let hits =
+        report["server"]["counters"].as_array().unwrap().iter().find(|of| of["role"] == "cached_tokens").unwrap();
+    assert_eq!(
+        (&hits["before"], &hits["after"], &hits["delta"]),
+        (&json!(7_000.0), &json!(7_100.0), &json!(100.0)),
+        "read after the probe and before the first turn, and after the last"
+    );
 }
 
 /// B108

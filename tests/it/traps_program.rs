@@ -38,7 +38,7 @@ pub(crate) fn abc() -> Answer {
 /// What a run left behind.
 pub(crate) struct Ran {
     pub exit: i32,
-    stdout: String,
+    pub stdout: String,
     pub stderr: String,
     dir: tempfile::TempDir,
 }

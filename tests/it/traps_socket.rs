@@ -243,6 +243,25 @@ fn silence_is_a_timeout_and_length_is_none() {
     assert_eq!(outcome(&timed(&mute, 50, 60_000)), (Outcome::Failed(Failure::FirstByteTimeout), 0));
 }
 
+/// B76: what ends a stream is silence; a healthy one may last longer than all of the time-outs in a row.
+#[test]
+fn a_stream_may_outlast_the_sum_of_its_timeouts() {
+    let (pause, connect, first_byte, idle) = (100, 500, 1_000, 2_000);
+    let tokens: u32 = 40;
+    assert!(u64::from(tokens) * pause > connect + first_byte + idle);
+    let slow = steps(move || {
+        let tokens = (0..tokens).flat_map(|_| [Step::Pause(Duration::from_millis(pause)), chunk(content("x"))]);
+        [head()].into_iter().chain(tokens).chain([chunk(ending(10, 40)), end()]).collect()
+    });
+    let mut sender = Sender::new(Api::Chat, &slow.url);
+    sender.settings.connect_timeout = Duration::from_millis(connect);
+    sender.settings.first_byte_timeout = Duration::from_millis(first_byte);
+    sender.settings.idle_timeout = Duration::from_millis(idle);
+    let (turn, text) = sender.build().turn(0);
+    assert_eq!((outcome(&turn), turn.output_tokens), ((Outcome::Complete, tokens), Some(tokens)));
+    assert_eq!(text.len(), 40);
+}
+
 /// The run's own end is no failure of the server.
 #[test]
 fn a_turn_that_the_run_cuts_is_cancelled_and_keeps_what_came() {
