@@ -21,17 +21,17 @@ use gspbench::units::{Micros, Rank};
 use gspbench::workload::{self, Prompter};
 use tokio::sync::mpsc;
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-fn spec(toml: &str) -> RunSpec {
+pub(crate) fn spec(toml: &str) -> RunSpec {
     let sizes = "workload.system_tokens = 4\nworkload.question_tokens = 5\nworkload.output_tokens = 15\nworkload.seed = 7\nrequest.ignore_eos = false";
     let profile = profile::load("test", &format!("{toml}\n{sizes}"), &[]).unwrap();
     let context = profile::Context { name: "test".into(), drawn_seed: 7, compares_arms: false };
     profile::run_spec(&profile, &context).unwrap()
 }
 
-fn context(spec: &RunSpec, plan: &workload::Plan) -> Context {
+pub(crate) fn context(spec: &RunSpec, plan: &workload::Plan) -> Context {
     let totals = plan.totals();
     Context {
         manifest: Manifest { version: "test".into(), ..Manifest::of(spec.clone()) },
@@ -51,7 +51,7 @@ fn context(spec: &RunSpec, plan: &workload::Plan) -> Context {
 }
 
 /// Runs a profile against a server that replies as `serve` says; a turn that is cut keeps what had arrived.
-fn run<F>(toml: &str, serve: impl Fn(Clock, TurnRecord, Stop) -> F + Send + Sync + 'static) -> RunReport
+pub(crate) fn run<F>(toml: &str, serve: impl Fn(Clock, TurnRecord, Stop) -> F + Send + Sync + 'static) -> RunReport
 where
     F: Future<Output = TurnRecord> + Send + 'static,
 {
@@ -103,7 +103,7 @@ where
 }
 
 /// A reply of `tokens` tokens: the first after `first`, each further one `gap` later.
-async fn reply(
+pub(crate) async fn reply(
     clock: Clock,
     mut turn: TurnRecord,
     stop: Stop,
@@ -135,7 +135,7 @@ async fn reply(
     turn
 }
 
-fn near(value: Option<f64>, want: f64) {
+pub(crate) fn near(value: Option<f64>, want: f64) {
     assert!(value.is_some_and(|value| (value - want).abs() < 0.005 * want), "{value:?} is not {want}");
 }
 

@@ -83,7 +83,11 @@ mod traps_program;
 #[cfg(test)]
 mod traps_random;
 #[cfg(test)]
+mod traps_replies;
+#[cfg(test)]
 mod traps_router;
+#[cfg(test)]
+mod traps_rows;
 #[cfg(test)]
 mod traps_socket;
 #[cfg(test)]
