@@ -1,5 +1,5 @@
 //! Whole runs, with the figures that the rows of the traps name, each in full where other files hold a part of it: what is
-//! printed, what is measured and when it ends (B40, B43, B59, B65, B68, B77, B82, B87, B116), and where bodies are made (B70).
+//! printed, what is measured and when it ends (B40, B43, B59, B65, B68, B77, B82, B86, B87, B90, B116), and where bodies are made (B70).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::bad_input::{ended_well, gspbench, small};
 use crate::load::{self, MS, SECOND, near, reply};
 use crate::play::{content, ending};
-use crate::scripted::{Answer, Scripted, Seen, Step, chunk, end, head};
+use crate::scripted::{Answer, Scripted, Seen, Step, chat_stream, chunk, end, head};
 use crate::traps_program::{Ran, abc, server, server_with};
 
 /// A tokenizer that puts a token of its own before every text.
@@ -267,6 +267,40 @@ fn a_bare_ipv6_host_is_reached_and_named_with_its_brackets() {
     }
     let named = format!("[::1]:{port}");
     assert!(server.seen().iter().all(|seen| seen.header("host") == Some(named.as_str())));
+}
+
+/// B86, B90: 200 prompts of 1,000 tokens, counted by the server with the same tokenizer; and 36 of which it makes 37, since it
+/// puts a token before what it gets.
+#[test]
+fn prompts_have_the_length_that_was_asked_for_and_a_token_more_is_called_out() {
+    let run = |question: &str, prompts: &str, adds_bos: bool| {
+        let encoder = tokenizers::Tokenizer::from_file(tokenizer()).unwrap();
+        let server = server(move |seen, _| {
+            let body = seen.json();
+            let texts = body["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap());
+            let tokens = texts.map(|text| encoder.encode(text, adds_bos).unwrap().len()).sum();
+            Answer::Whole(200, "text/event-stream", chat_stream(&["a", "b", "c"], tokens))
+        });
+        let path = tokenizer();
+        let lengths = ["--gsp-system-prompt-len=0", question, prompts, "--max-concurrency=8"];
+        Ran::new(&server, &[&lengths[..], &["--tokenizer", path.to_str().unwrap()]].concat())
+    };
+    let exact = run("--gsp-question-len=1000", "--gsp-prompts-per-group=200", false);
+    let turns = exact.turns();
+    assert_eq!(turns.len(), 200, "{}", exact.stderr);
+    for turn in &turns {
+        assert_eq!((&turn["prompt_tokens"], &turn["planned_prompt_tokens"]), (&json!(1_000), &json!(1_000)));
+    }
+    assert!(!exact.findings().contains("prompt_length"));
+    let second_bos = run("--gsp-question-len=36", "--gsp-prompts-per-group=8", true);
+    assert_eq!(second_bos.totals()["prompt_tokens"], 8 * 37);
+    assert!(second_bos.findings().contains("prompt_length"));
+    let words = "mean prompt 37.0 tokens by the server, 36.0 by the tokenizer";
+    assert!(
+        second_bos.stdout.split_whitespace().collect::<Vec<_>>().join(" ").contains(words),
+        "{}",
+        second_bos.stdout
+    );
 }
 
 /// B87: a question of one token and no system prompt, under a tokenizer that puts a token before every text.
