@@ -133,8 +133,8 @@ impl BenchServing {
             self.arrived = None;
         }
         let (Some(arrived), Some(first)) = (&mut self.arrived, turn.first_us) else { return };
-        let per_token = self.api == Api::Generate;
-        let weight = |tokens: Option<u32>| if per_token { u64::from(tokens.unwrap_or(1)) } else { 1 };
+        // A frame of unknown size counts as one token, as TPOT has it.
+        let weight = |tokens: Option<u32>| u64::from(tokens.unwrap_or(1));
         let mut at = first.0;
         *arrived.entry(at / SECOND).or_default() += weight(turn.first_frame_tokens);
         for gap in &turn.gaps {
@@ -319,6 +319,7 @@ fn interpolated(sorted: &[f64], q: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Gap;
     use crate::report::tests::{failed, report, served};
 
     fn line(turns: &[TurnRecord], arrays: Arrays) -> Value {
@@ -362,6 +363,26 @@ mod tests {
     fn what_needs_gaps_is_null_without_them() {
         let line = line(&[TurnRecord { gaps: vec![], ..served(0, 0, 0, 0) }], Arrays::Without);
         assert_eq!(line["max_output_tokens_per_s"], Value::Null);
+    }
+
+    /// Row B16: ten events of four tokens in one second, on a route whose ITL is per frame; of unknown size, each is one.
+    #[test]
+    fn the_peak_of_a_second_counts_tokens_and_not_the_events_that_carry_them() {
+        let peak = |tokens: Option<u32>| {
+            let turn = TurnRecord {
+                output_tokens: Some(40),
+                frames: 10,
+                first_frame_tokens: tokens,
+                gaps: vec![Gap::new(10_000, tokens); 9],
+                ..served(0, 0, 0, 0)
+            };
+            let mut report = report(std::slice::from_ref(&turn));
+            report.manifest.spec.request.api = Api::Chat;
+            let mut gathered = BenchServing::new(&report, Arrays::Without);
+            gathered.add(&turn);
+            gathered.line(&report, None)["max_output_tokens_per_s"].clone()
+        };
+        assert_eq!((peak(Some(4)), peak(None)), (json!(40), json!(10)));
     }
 
     #[test]
