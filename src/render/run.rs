@@ -14,6 +14,9 @@ use crate::report::{
 pub fn run(report: &RunReport) -> Page {
     let mut sections =
         vec![Section::Lead(origin(report)), Section::Table(totals(report)), Section::Table(latencies(report))];
+    if !report.metrics.failed_ms.is_empty() {
+        sections.push(Section::Table(failures(report)));
+    }
     sections.extend(audit::ttft(report));
     sections.extend(clock::section(report));
     if !report.ranks.is_empty() {
@@ -166,6 +169,16 @@ fn latencies(report: &RunReport) -> Grid {
     grid
 }
 
+/// Failed turns are in no other latency: fast errors would flatter it.
+fn failures(report: &RunReport) -> Grid {
+    let mut grid = Grid::new(["failed turns, done − sent (ms)", "turns", "p50", "p99", "max"]);
+    for (kind, summary) in &report.metrics.failed_ms {
+        let [p50, p99] = [Stat::P50, Stat::P99].map(|stat| places::statistic(summary, stat));
+        grid.row([kind.clone(), whole(summary.count), p50, p99, figure(summary.max)]);
+    }
+    grid
+}
+
 fn affinity(report: &RunReport) -> Vec<String> {
     let affinity = &report.affinity;
     let keys = affinity.keys.map_or(String::new(), |keys| format!(", {}", plural(keys, "key")));
@@ -216,6 +229,7 @@ fn findings(report: &RunReport) -> Vec<String> {
     let tilde = Latency::ALL
         .iter()
         .filter_map(|latency| latency.of(&report.metrics))
+        .chain(report.metrics.failed_ms.values())
         .any(|summary| summary.count < Stat::P99.least_samples());
     let tilde = tilde.then(|| TILDE.to_owned());
     let voids = report.validity.voids.iter().map(|void| finding("VOID", void));

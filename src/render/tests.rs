@@ -26,6 +26,21 @@ pub(super) fn warning() -> Finding {
     }
 }
 
+/// Row B49, on the page: only where turns failed.
+#[test]
+fn failed_turns_have_a_table_where_there_are_any() {
+    let shown = |turns: &[crate::record::TurnRecord]| {
+        let mut accumulator = Accumulator::new(context(1, turns.len() as u64));
+        turns.iter().for_each(|turn| accumulator.add(turn));
+        markdown(&run(&accumulator.finish(Closing::plain(State::Complete))))
+    };
+    let page = shown(&[served(0, 0, 0, 0), failed(1)]);
+    for part in ["1 of 2", "| failed turns, done − sent (ms) |", "| reset | 1 | 131.0 | \\~131.0 | 131.0 |"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!shown(&[served(0, 0, 0, 0)]).contains("failed turns"));
+}
+
 /// The shape comes from two turns, every number that is shown is written here.
 pub(super) fn report() -> RunReport {
     let mut accumulator = Accumulator::new(context(1, 3));
@@ -130,6 +145,11 @@ fn a_run_on_the_terminal() {
     │ TTFT from due  183.0  164.7  274.5  329.4   475.8    2,047 │
     │ E2E from due   961.0  864.9  1,442  1,730   2,499    2,047 │
     └────────────────────────────────────────────────────────────┘
+    ┌─────────────────────────────────────────────────────────────┐
+    │ failed turns, done − sent (ms)  turns    p50     p99    max │
+    ╞═════════════════════════════════════════════════════════════╡
+    │ reset                               1  131.0  ~131.0  131.0 │
+    └─────────────────────────────────────────────────────────────┘
     Per rank
     ┌────────────────────────────────────────────────────────────────────────────────────────┐
     │ place   turns  prompt tok  cached tok  hit %  output tok  TTFT p50 (ms)  TTFT p99 (ms) │
@@ -225,6 +245,10 @@ fn a_run_as_markdown() {
     | E2E Latency | 960.1 | 864.1 | 1,440 | 1,728 | 2,496 | 2,047 |
     | TTFT from due | 183.0 | 164.7 | 274.5 | 329.4 | 475.8 | 2,047 |
     | E2E from due | 961.0 | 864.9 | 1,442 | 1,730 | 2,499 | 2,047 |
+
+    | failed turns, done − sent (ms) | turns | p50 | p99 | max |
+    |---|--:|--:|--:|--:|
+    | reset | 1 | 131.0 | \~131.0 | 131.0 |
 
     <details><summary>Per rank</summary>
 

@@ -278,6 +278,9 @@ pub struct Metrics {
     /// Percentiles with every failed turn as one that never ended: `ttft_ms`, `e2e_ms`. Empty without failures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub with_failures: BTreeMap<String, WithFailures>,
+    /// By kind of failure: done − sent of the turns that failed so, which are in no other latency. Empty without failures.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed_ms: BTreeMap<String, Summary>,
 }
 
 /// Percentiles of a latency over the turns that were measured and those that failed, each of which counts as +∞.

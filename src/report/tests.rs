@@ -355,3 +355,23 @@ fn gaps_are_pooled_over_tokens_and_rates_are_means_over_turns() {
     assert!((itl.mean - 1100.0 / 101.0).abs() < 1e-3, "{itl:?}");
     assert_eq!((tpot.count, tpot.mean), (2, 55.0));
 }
+
+/// Row B49: 441 replies 429 after 1 ms beside 160 replies 200 after 2 s.
+#[test]
+fn failures_have_latencies_of_their_own_and_flatter_no_other() {
+    let after = |session, ms: u64, outcome| {
+        let end = Some(Micros(ms * 1_000));
+        TurnRecord { last_us: end, done_us: end, ..ended(session, 0, outcome) }
+    };
+    let turns: Vec<_> = (0..601)
+        .map(|session| match session {
+            0..441 => after(session, 1, Outcome::Failed(Failure::Http(429))),
+            _ => after(session, 2_000, Outcome::Complete),
+        })
+        .collect();
+    let report = report(&turns);
+    assert_eq!((report.totals.complete, report.totals.planned), (160, 601));
+    assert_eq!((report.metrics.e2e_ms.unwrap().p50, report.metrics.failed_ms.len()), (2_000.0, 1));
+    let refused = report.metrics.failed_ms["http_429"];
+    assert_eq!((refused.count, refused.p50, refused.p99, refused.max), (441, 1.0, 1.0, 1.0));
+}

@@ -26,6 +26,7 @@ const RAW: &str = "server.info.";
 
 /// Failures by their word; those of HTTP have a number each.
 const KINDS: &str = "totals.failed_by_kind.";
+const KINDS_MS: &str = "failed_ms.";
 
 /// Whether a gate can be answered at all.
 ///
@@ -49,7 +50,7 @@ pub fn check_gate(gate: &Gate) -> Result<(), String> {
             Err(format!("`{gate}`: `{path}` is no number; below it are {fields}"))
         }
         Some(_) => Err(format!("`{gate}`: `{path}` is no number; nearest to it are {}", nearest(path, leaves(&known)))),
-        None if is_count(path) || path.starts_with(RAW) => Ok(()),
+        None if is_count(path) || is_failed_latency(path) || path.starts_with(RAW) => Ok(()),
         None => Err(format!("`{gate}`: run.json has no `{path}`; nearest to it are {}", nearest(path, leaves(&known)))),
     }
 }
@@ -64,6 +65,13 @@ pub(super) fn at<'a>(report: &'a Value, path: &str) -> Option<&'a Value> {
 pub(super) fn is_count(path: &str) -> bool {
     let is_kind = path.strip_prefix(KINDS).is_some_and(|kind| kind.parse::<Failure>().is_ok());
     is_kind || at(&json!({ "totals": rare() }), path).is_some_and(Value::is_u64)
+}
+
+/// Whether a path names a statistic of the latency of one kind of failure.
+fn is_failed_latency(path: &str) -> bool {
+    let path = path.strip_prefix("metrics.").unwrap_or(path);
+    let kind = path.strip_prefix(KINDS_MS).and_then(|rest| rest.split_once('.'));
+    kind.is_some_and(|(kind, stat)| kind.parse::<Failure>().is_ok() && summary().get(stat).is_some())
 }
 
 /// Counts that are left out of the file while they are 0.
@@ -354,6 +362,9 @@ mod tests {
         for path in ["totals.refused_turns", "totals.oddities.came_at_once", "totals.failed_by_kind.http_404"] {
             assert_eq!((said(path), is_count(path)), (None, true), "{path}");
         }
+        let of_kind = ["failed_ms.http_404.p99", "metrics.failed_ms.reset.max", "failed_ms.idle_timeout.count"];
+        assert_eq!(of_kind.map(|path| (said(path), is_count(path))), [(None, false), (None, false), (None, false)]);
+        assert!(said("failed_ms.reset.p999").is_some() && said("failed_ms.resett.p99").is_some());
         let rare = rare();
         let kinds = rare["failed_by_kind"].as_object().unwrap();
         assert!(kinds.keys().all(|kind| kind.parse::<Failure>().is_ok()));

@@ -36,6 +36,8 @@ pub(super) struct Tally {
     pub(super) own_lag: Distribution,
     pub(super) cap_wait: Distribution,
     starts: Option<Starts>,
+    /// Done − sent of the failed turns, by kind.
+    failed: BTreeMap<String, Distribution>,
     /// Of the turns that were not sent in the steady window; the others are in there.
     outside: Latencies,
     pub(super) windows: WindowTally,
@@ -81,6 +83,7 @@ impl Tally {
             own_lag: Distribution::default(),
             cap_wait: Distribution::default(),
             starts: None,
+            failed: BTreeMap::new(),
             outside: Latencies::default(),
             windows: WindowTally::default(),
             goodput: Goodput::new(slo),
@@ -113,6 +116,9 @@ impl Tally {
                 self.totals.failed += 1;
                 self.totals.refused_turns += u64::from(turn.is_refused());
                 *self.totals.failed_by_kind.entry(kind.to_string()).or_default() += 1;
+                if let Some(span) = Span::of(turn) {
+                    self.failed.entry(kind.to_string()).or_default().record(span.length().0, 1);
+                }
             }
         }
     }
@@ -176,6 +182,7 @@ impl Tally {
             own_lag,
             cap_wait,
             starts,
+            failed,
             outside,
             windows,
             goodput,
@@ -190,6 +197,9 @@ impl Tally {
         self.own_lag.merge(&own_lag);
         self.cap_wait.merge(&cap_wait);
         self.starts = join(self.starts, starts, Starts::join);
+        for (kind, latencies) in failed {
+            self.failed.entry(kind).or_default().merge(&latencies);
+        }
         self.outside.merge(&outside);
         self.windows.merge(windows);
         self.goodput.merge(goodput);
@@ -256,6 +266,7 @@ impl Tally {
             goodput: self.goodput.rate(span),
             slo_attainment: self.goodput.attainment(),
             with_failures: with_failures(totals.failed, latencies),
+            failed_ms: self.failed.iter().filter_map(|(kind, of)| Some((kind.clone(), millis(of)?))).collect(),
         }
     }
 
