@@ -99,6 +99,7 @@ fn origin(report: &RunReport) -> Vec<String> {
         windows::line(report),
     ]);
     lines.extend(windows::to_last_success(report));
+    lines.extend(windows::finished_only(report));
     lines
 }
 

@@ -65,6 +65,7 @@ pub(super) fn report() -> RunReport {
     metrics.request_throughput = Some(22.48);
     metrics.input_throughput = Some(94_943.4);
     metrics.output_throughput = Some(1_420.9);
+    metrics.finished_output_throughput = Some(1_420.9);
     metrics.total_throughput = Some(96_364.3);
     metrics.cache_hit_rate = HitRate { value: Some(0.9391), coverage: Some(1.0) };
     metrics.ttft_ms = Some(summary(2_047, 182.44));

@@ -34,6 +34,15 @@ pub(super) fn line(report: &RunReport) -> String {
     format!("windows: {}", parts.join(" · "))
 }
 
+/// The output rate of complete turns alone beside that of all tokens, where turns that were cut brought some.
+pub(super) fn finished_only(report: &RunReport) -> Option<String> {
+    let (all, finished) = (report.metrics.output_throughput?, report.metrics.finished_output_throughput?);
+    (all > finished).then(|| {
+        let [all, finished] = [all, finished].map(figure);
+        format!("finished-only: {finished} output tok/s of complete turns · with the tokens of turns that were cut: {all}")
+    })
+}
+
 /// The rates up to the last success beside those of the whole run, where they differ by more than 1 %: what failed or was
 /// cut after it stretched the run.
 pub(super) fn to_last_success(report: &RunReport) -> Option<String> {

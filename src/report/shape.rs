@@ -258,6 +258,9 @@ pub struct Metrics {
     pub input_throughput: Option<f64>,
     /// Also counts tokens of turns that the end of the run cut.
     pub output_throughput: Option<f64>,
+    /// Of complete turns alone, over the same span.
+    #[serde(default)]
+    pub finished_output_throughput: Option<f64>,
     pub total_throughput: Option<f64>,
     pub duration_s: Option<f64>,
     pub ttft_ms: Option<Summary>,

@@ -124,6 +124,7 @@ fn turns_cut_by_the_end_add_what_arrived_to_rates_and_nothing_else() {
     let cut = TurnRecord { output_tokens: None, frames: 3, ..ended(1, 869, Outcome::Cancelled) };
     let report = report(&[served(0, 0, 0, 0), cut]);
     assert_eq!(report.metrics.output_throughput, Some(7.0));
+    assert_eq!(report.metrics.finished_output_throughput, Some(4.0));
     assert_eq!(report.totals.output_tokens, Some(4));
     assert_eq!(report.metrics.ttft_ms.unwrap().count, 1);
 }
@@ -176,7 +177,7 @@ fn the_keys_of_run_json_are_those_of_the_design() {
     let json = serde_json::to_value(report(&[served(0, 0, 0, 0)])).unwrap();
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     insta::assert_snapshot!(keys(&json), @"affinity client ended_by histograms manifest metrics placement ranks schema server state timeline totals ttft_split validity windows workload");
-    insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms goodput icl_ms input_throughput itl_ms output_throughput request_throughput slo_attainment total_throughput tpot_ms ttft_from_due_ms ttft_ms");
+    insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms finished_output_throughput goodput icl_ms input_throughput itl_ms output_throughput request_throughput slo_attainment total_throughput tpot_ms ttft_from_due_ms ttft_ms");
     insta::assert_snapshot!(keys(&json["affinity"]), @"attribution by_cached by_popularity by_turn hot_keys kept_connections key_by keys keys_per_rank load_cv load_max_over_mean off_majority_per_rank off_majority_turns overlap_tokens sessions sides spilled split_examples split_sessions stickiness zero_hit_share");
     insta::assert_snapshot!(keys(&json["client"]), @"busiest_lane cap_wait_ms connect_ms connections cpu_cores in_flight littles_law_edges littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
     insta::assert_snapshot!(keys(&json["totals"]), @"cached_above_prompt_turns cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped unheard_output_tokens unheard_prompt_tokens unheard_requests");

@@ -249,6 +249,7 @@ impl Tally {
             request_throughput: whole.request_throughput,
             input_throughput: totals.prompt_tokens.and_then(|tokens| per_second(tokens, span)),
             output_throughput: whole.output_throughput,
+            finished_output_throughput: totals.output_tokens.and_then(|tokens| per_second(tokens, span)),
             total_throughput: whole.total_throughput,
             duration_s: self.span.map(|_| rounded(span.as_secs())),
             ttft_ms: summary(Latency::Ttft),
