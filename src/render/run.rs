@@ -139,7 +139,9 @@ fn totals(report: &RunReport) -> Grid {
     // Of turns that were never sent, the plan knows the prompts.
     let planned = totals.planned_prompt_tokens.or((report.foreign.is_none()).then_some(report.workload.prompt_tokens));
     row("Prompt tokens planned / served", pair(planned, totals.prompt_tokens));
-    row("Output tokens planned / served", pair(Some(totals.planned_output_tokens), totals.output_tokens));
+    let short = (totals.short_output_turns > 0).then(|| format!(" ({} short)", plural(totals.short_output_turns, "turn")));
+    let output = pair(Some(totals.planned_output_tokens), totals.output_tokens);
+    row("Output tokens planned / served", output + &short.unwrap_or_default());
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);
     let coverage = coverage.map_or(String::new(), |share| format!(" (told by {} % of turns)", percent(share)));
     row("Cache hit rate (%)", or_dash(metrics_.cache_hit_rate.value, percent) + &coverage);

@@ -179,6 +179,9 @@ pub struct Totals {
     pub output_tokens: Option<u64>,
     /// What the plan said of the complete turns.
     pub planned_output_tokens: u64,
+    /// Complete turns with fewer output tokens than the plan said of them.
+    #[serde(default)]
+    pub short_output_turns: u64,
     /// Complete turns whose output count is our estimate.
     pub output_estimated_turns: u64,
     pub reasoning_tokens: Option<u64>,

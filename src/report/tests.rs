@@ -180,7 +180,7 @@ fn the_keys_of_run_json_are_those_of_the_design() {
     insta::assert_snapshot!(keys(&json["metrics"]), @"answer_ms cache_hit_rate duration_s e2e_from_due_ms e2e_ms finished_output_throughput goodput icl_ms input_throughput itl_ms output_throughput request_throughput slo_attainment total_throughput tpot_ms ttft_from_due_ms ttft_ms");
     insta::assert_snapshot!(keys(&json["affinity"]), @"attribution by_cached by_popularity by_turn hot_keys kept_connections key_by keys keys_per_rank load_cv load_max_over_mean off_majority_per_rank off_majority_turns overlap_tokens sessions sides spilled split_examples split_sessions stickiness zero_hit_share");
     insta::assert_snapshot!(keys(&json["client"]), @"busiest_lane cap_wait_ms connect_ms connections cpu_cores in_flight littles_law_edges littles_law_ratio own_lag_ms rate redials runtime_lag_ms send_lag_ms");
-    insta::assert_snapshot!(keys(&json["totals"]), @"cached_above_prompt_turns cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends skipped unheard_output_tokens unheard_prompt_tokens unheard_requests");
+    insta::assert_snapshot!(keys(&json["totals"]), @"cached_above_prompt_turns cached_reported_turns cached_tokens cancelled complete failed failed_by_kind output_estimated_turns output_tokens planned planned_output_tokens planned_prompt_tokens prompt_tokens reasoning_tokens resends short_output_turns skipped unheard_output_tokens unheard_prompt_tokens unheard_requests");
 }
 
 #[test]

@@ -197,6 +197,24 @@ fn replies_of_another_length_than_asked_for_are_called_out() {
     assert_eq!((ran.ended_well(), &server.turns()[1].json()["max_completion_tokens"]), (true, &json!(3)));
 }
 
+/// B97: 43 of 512 tokens in every reply. `min_tokens` is sent only where it is asked for.
+#[test]
+fn outputs_shorter_than_asked_for_are_counted_and_min_tokens_is_sent_on_request_alone() {
+    let server = server(|_, _| Answer::Whole(200, "text/event-stream", chat_stream(&["a"; 43], 12)));
+    let ran = Ran::new(&server, &["--gsp-output-len=512"]);
+    let bodies: Vec<Value> = server.turns().iter().map(Seen::json).collect();
+    assert!(bodies[1..].iter().all(|body| body["ignore_eos"] == true && body.get("min_tokens").is_none()));
+    let totals = ran.totals();
+    let lengths = ["short_output_turns", "complete", "output_tokens", "planned_output_tokens"];
+    assert_eq!(lengths.map(|key| totals[key].as_u64()), [4, 4, 4 * 43, 4 * 512].map(Some));
+    let shown = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["2,048 / 172 (4 turns short)", "planned 512.0; 4 of 4 complete turns shorter than planned"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let ran = Ran::new(&server, &["--gsp-output-len=512", "--extra-request-body", "{\"min_tokens\":512}"]);
+    assert_eq!((ran.exit, &server.turns().last().unwrap().json()["min_tokens"]), (4, &json!(512)));
+}
+
 /// B100, B101, B102, B103
 #[test]
 fn a_conversation_holds_the_servers_own_words_and_one_key() {

@@ -41,7 +41,13 @@ pub(super) fn output_length(report: &RunReport) -> Option<Judged> {
     let turns = totals.complete.max(1) as f64;
     let finding = finding(
         FindingKind::OutputLength,
-        format!("mean output {:.1} tokens, planned {:.1}", counted / turns, planned / turns),
+        format!(
+            "mean output {:.1} tokens, planned {:.1}; {} of {} shorter than planned",
+            counted / turns,
+            planned / turns,
+            grouped(totals.short_output_turns),
+            plural(totals.complete, "complete turn")
+        ),
         OUTPUT.words(),
         "decode work differs from the plan, so throughput and E2E do not compare",
         "check that the server honours `ignore_eos` and that its context is long enough",

@@ -157,6 +157,8 @@ impl Tally {
         add(&mut totals.output_tokens, turn.output_tokens);
         add(&mut totals.reasoning_tokens, turn.reasoning_tokens);
         totals.planned_output_tokens += u64::from(turn.planned_output_tokens);
+        let is_short = turn.output_tokens.is_some_and(|tokens| tokens < turn.planned_output_tokens);
+        totals.short_output_turns += u64::from(is_short);
         totals.output_estimated_turns += u64::from(turn.output_estimated);
         let at_once = turn.came_at_once().then(|| "came_at_once".to_owned());
         for oddity in turn.oddities.iter().map(ToString::to_string).chain(at_once) {

@@ -31,6 +31,7 @@ impl Totals {
             cached_above_prompt_turns,
             output_tokens,
             planned_output_tokens,
+            short_output_turns,
             output_estimated_turns,
             reasoning_tokens,
             resends,
@@ -55,6 +56,7 @@ impl Totals {
         self.cached_above_prompt_turns += cached_above_prompt_turns;
         self.output_tokens = sum(self.output_tokens, output_tokens);
         self.planned_output_tokens += planned_output_tokens;
+        self.short_output_turns += short_output_turns;
         self.output_estimated_turns += output_estimated_turns;
         self.reasoning_tokens = sum(self.reasoning_tokens, reasoning_tokens);
         self.resends += resends;
