@@ -6,7 +6,7 @@ use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use super::{clock, setting, windows};
 use crate::report::{
-    Fact, KeySeen, Latency, Metric, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
+    Fact, KeySeen, Latency, Metric, RequestSpec, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
 };
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
@@ -98,9 +98,19 @@ fn origin(report: &RunReport) -> Vec<String> {
         ),
         windows::line(report),
     ]);
+    lines.extend(trust(&manifest.spec.request));
     lines.extend(windows::to_last_success(report));
     lines.extend(windows::finished_only(report));
     lines
+}
+
+/// Whose certificates were believed, where it is not those of this host's store.
+fn trust(request: &RequestSpec) -> Option<String> {
+    match &request.ca_file {
+        _ if request.insecure => Some("TLS: any certificate is trusted (--insecure)".to_owned()),
+        Some(file) => Some(format!("TLS: certificates of {} (--ca-file)", file.display())),
+        None => None,
+    }
 }
 
 fn kv_cache(server: &ServerFacts) -> Option<String> {

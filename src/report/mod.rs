@@ -55,7 +55,7 @@ pub use survivors::Survivors;
 
 pub use crate::profile::RunSpec;
 pub use crate::profile::{
-    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, Slo, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
+    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, RequestSpec, Slo, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
     what_may_differ,
 };
 pub use crate::record::{CounterRole, EndedBy, HistogramRole, Place, PlaceLoad, PlaceSource};

@@ -207,7 +207,7 @@ fn the_duration_keeps_the_tokens_that_arrived_and_counts_no_cut_turn() {
     assert!(totals.balanced());
     near(report.metrics.output_throughput, 80.0 / 2.05);
     near(report.metrics.finished_output_throughput, 60.0 / 2.05);
-    let page = gspbench::render::terminal(&gspbench::render::run(&report));
+    let page = terminal(&gspbench::render::run(&report));
     let line = "finished-only: 29.27 output tok/s of complete turns · with the tokens of turns that were cut: 39.02";
     assert!(page.contains(line), "{page}");
     assert_eq!((totals.output_tokens, report.metrics.ttft_ms.unwrap().count), (Some(60), 4));

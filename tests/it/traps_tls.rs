@@ -132,6 +132,28 @@ fn a_run_stops_at_a_certificate_that_nobody_vouches_for() {
     assert!(server.handshakes().is_empty(), "no request was made");
 }
 
+/// B84: who was believed stands in the header of the run, where it is not this host's store.
+#[test]
+fn the_report_says_whose_certificates_were_trusted() {
+    let server = Tls::start();
+    let file = tls_file("cert.pem");
+    let shown = |trust: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, stdout, stderr) = gspbench(&small(&["--target", &server.url, trust, "--out=out"]), dir.path());
+        let page = std::fs::read_to_string(dir.path().join("out/report.md")).unwrap_or_else(|_| panic!("{stderr}"));
+        let text = std::fs::read_to_string(dir.path().join("out/run.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (stdout + &page, report["manifest"]["spec"]["request"].clone())
+    };
+    let (page, request) = shown("--insecure");
+    assert_eq!(page.matches("TLS: any certificate is trusted (--insecure)").count(), 2, "{page}");
+    assert_eq!((&request["insecure"], &request["ca_file"]), (&true.into(), &serde_json::Value::Null));
+    let (page, request) = shown(&format!("--ca-file={}", file.display()));
+    assert_eq!(page.matches("TLS: certificates of ").count(), 2, "{page}");
+    assert!(page.contains("cert.pem (--ca-file)"), "{page}");
+    assert_eq!((&request["insecure"], request["ca_file"].as_str()), (&false.into(), file.to_str()));
+}
+
 fn tls_file(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(name)
 }
