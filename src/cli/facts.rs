@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::site::Site;
+use crate::client::resolved;
 use crate::profile::{LoadSpec, Pacing, RunSpec};
 use crate::record::{Place, TurnRecord};
 use crate::report::{ObservedOracle, Oracle, RoundRobinOracle, ServerFacts, WorkloadFacts, hide_fields, metrics};
@@ -97,6 +98,7 @@ pub(super) fn server(site: &Site) -> ServerFacts {
     ServerFacts {
         address: Some(public_address(&site.base)),
         other_addresses: site.others.iter().map(|base| public_address(base)).collect(),
+        resolved: site.bases().filter_map(|base| resolved(base)).collect(),
         kind: facts.kind.map(|kind| kind.name().to_owned()),
         version: facts.version.clone(),
         model: site.model.clone(),

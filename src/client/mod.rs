@@ -21,6 +21,7 @@ pub use body::{Asks, CachedDetails, Shape, encode};
 pub use dial::Dials;
 pub use http::{Aim, Client, Settings};
 pub use machine::{End, Machine};
+pub use names::resolved;
 pub use network::classify;
 pub use place::{LoggedRequest, logged_request};
 pub use transport::{ClientError, Trust, common_headers, transport};

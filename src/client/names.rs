@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -18,6 +18,13 @@ static KNOWN: LazyLock<Names> = LazyLock::new(Names::default);
 struct Names(Mutex<BTreeMap<String, Addresses>>);
 
 impl Names {
+    /// The addresses that a look-up of `name` gave before.
+    fn known(&self, name: &str) -> Option<Vec<IpAddr>> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = names.get(name)?.get()?;
+        Some(found.iter().map(SocketAddr::ip).collect())
+    }
+
     /// The addresses of `name`; of several askers at once one looks it up, and the others wait for it.
     async fn of<E>(&self, name: &str, look_up: impl Future<Output = Result<Vec<SocketAddr>, E>>) -> Result<Addrs, E> {
         let known = {
@@ -27,6 +34,15 @@ impl Names {
         let found = known.get_or_try_init(|| look_up).await?.clone();
         Ok(Box::new(found.into_iter()))
     }
+}
+
+/// What the look-up of the host in `url` gave, in its order; none of an address in digits, or of a name that nobody has
+/// asked for yet.
+#[must_use]
+pub fn resolved(url: &str) -> Option<(String, Vec<IpAddr>)> {
+    let url: reqwest::Url = url.parse().ok()?;
+    let host = url.host_str()?;
+    Some((host.to_owned(), KNOWN.known(host)?))
 }
 
 /// The resolver of every pool.
@@ -72,12 +88,14 @@ mod tests {
         }
         assert_eq!(connections.join_all().await, [1; 50]);
         assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!((names.known("a.test"), names.known("b.test")), (Some(vec![[127, 0, 0, 1].into()]), None));
     }
 
     #[tokio::test]
     async fn a_look_up_that_failed_is_made_again() {
         let names = Names::default();
         assert!(names.of("a.test", async { Err("no such name yet") }).await.is_err());
+        assert_eq!(names.known("a.test"), None);
         let found = names.of("a.test", async { Ok::<_, &str>(vec![SocketAddr::from(([127, 0, 0, 1], 0))]) }).await;
         assert_eq!(found.unwrap().count(), 1);
     }

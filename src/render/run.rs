@@ -1,5 +1,7 @@
 //! One run as a page.
 
+use std::net::IpAddr;
+
 use super::audit;
 use super::number::{figure, or_dash, percent, plural, whole, word};
 use super::page::{Grid, Page, Section, finding};
@@ -98,10 +100,21 @@ fn origin(report: &RunReport) -> Vec<String> {
         ),
         windows::line(report),
     ]);
+    lines.extend(resolved(&report.server));
     lines.extend(trust(&manifest.spec.request));
     lines.extend(windows::to_last_success(report));
     lines.extend(windows::finished_only(report));
     lines
+}
+
+/// Where the turns went, where the target was given by name.
+fn resolved(server: &ServerFacts) -> Option<String> {
+    let of = |(name, found): (&String, &Vec<IpAddr>)| {
+        let found: Vec<_> = found.iter().map(IpAddr::to_string).collect();
+        format!("{name} → {}", found.join(", "))
+    };
+    let names: Vec<_> = server.resolved.iter().map(of).collect();
+    (!names.is_empty()).then(|| format!("looked up once, before the run: {}", names.join(" · ")))
 }
 
 /// Whose certificates were believed, where it is not those of this host's store.

@@ -46,9 +46,14 @@ pub(crate) struct Ran {
 impl Ran {
     /// Four single-turn sessions, one after the other, with further flags.
     pub(crate) fn new(server: &Scripted, flags: &[&str]) -> Self {
+        Self::at(&server.url, flags)
+    }
+
+    /// The same, at an address of that server in other words.
+    fn at(url: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (exit, stdout, stderr) =
-            gspbench(&small(&[&["--target", &server.url, "--out", "out"], flags].concat()), dir.path());
+            gspbench(&small(&[&["--target", url, "--out", "out"], flags].concat()), dir.path());
         Self { exit, stdout, stderr, dir }
     }
 
@@ -103,6 +108,22 @@ fn the_program_ends_though_the_server_keeps_its_connections() {
     let ran = Ran::new(&server, &["--gsp-prompts-per-group=40", "--max-concurrency=8"]);
     assert_eq!((ran.ended_well(), &ran.totals()["complete"]), (true, &json!(40)), "{}", ran.stderr);
     assert_eq!(server.turns().len(), 41);
+}
+
+/// B81: a target that is a name is shown with the addresses that its look-up gave; one in digits has none.
+#[test]
+fn the_address_behind_a_name_is_printed_and_stored() {
+    let server = server(|_, _| abc());
+    let named = server.url.replace("127.0.0.1", "localhost");
+    assert_ne!(named, server.url);
+    let ran = Ran::at(&named, &[]);
+    let found = ran.report()["server"]["resolved"]["localhost"].clone();
+    let found: Vec<&str> = found.as_array().unwrap().iter().map(|ip| ip.as_str().unwrap()).collect();
+    assert!(found.contains(&"127.0.0.1"), "{found:?}");
+    let line = format!("localhost → {}", found.join(", "));
+    assert!(ran.stdout.contains(&line), "{line}: {}", ran.stdout);
+    let digits = Ran::new(&server, &[]);
+    assert!(digits.report()["server"].get("resolved").is_none() && !digits.stdout.contains('→'), "{}", digits.stdout);
 }
 
 /// B43, B47, B49, B50

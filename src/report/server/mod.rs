@@ -7,6 +7,7 @@ mod load;
 mod told;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub struct ServerFacts {
     /// Further ones among which the client itself spread them.
     #[serde(default)]
     pub other_addresses: Vec<String>,
+    /// Host names among these addresses, each with what its one look-up before the run gave. Connections try them in this
+    /// order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resolved: BTreeMap<String, Vec<IpAddr>>,
     pub kind: Option<String>,
     pub version: Option<String>,
     pub model: Option<String>,
