@@ -136,6 +136,9 @@ impl Reply {
             self.error.get_or_insert_with(|| error.clone());
         }
         self.has_other_choices |= frame.other_choice;
+        if frame.refusal {
+            record.note(Oddity::Refusal);
+        }
         count(record, Counts::of(frame));
         if let Some(finish) = &frame.finish {
             record.finish = Some(finish.clone().into_owned());

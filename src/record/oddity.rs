@@ -1,10 +1,11 @@
-//! What a reply did that its API does not foresee, though it could be used.
+//! What a reply did that its reader would not expect, though it could be used.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault of the protocol that spoilt no fact of the turn, or only those that are absent.
+/// A fault of the protocol, or another thing to know of a reply, that spoilt no fact of the turn, or only those that are
+/// absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Oddity {
@@ -22,6 +23,8 @@ pub enum Oddity {
     Compressed,
     /// Served by another rank than the one that was asked for.
     PinIgnored,
+    /// Output came as `delta.refusal`: the model declined to answer.
+    Refusal,
 }
 
 impl fmt::Display for Oddity {
@@ -34,6 +37,7 @@ impl fmt::Display for Oddity {
             Self::BrokenAfterDone => "broken_after_done",
             Self::Compressed => "compressed",
             Self::PinIgnored => "pin_ignored",
+            Self::Refusal => "refusal",
         })
     }
 }

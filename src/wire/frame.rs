@@ -18,6 +18,8 @@ pub struct Frame<'a> {
     pub reasoning: Option<Cow<'a, str>>,
     /// Output that is neither: a refusal, a piece of a tool call, or anything of a choice beyond the first.
     pub other_output: bool,
+    /// Part of that output is a refusal.
+    pub refusal: bool,
     /// The event speaks of a choice beyond the first, which no turn asks for.
     pub other_choice: bool,
     /// Token ids in this event, where the native route lists them: of the whole reply, or of this event alone.
@@ -112,7 +114,8 @@ fn add_choice<'a>(frame: &mut Frame<'a>, choice: Choice<'a>) {
     add(&mut frame.text, delta.content);
     add(&mut frame.reasoning, delta.reasoning_content);
     add(&mut frame.reasoning, delta.reasoning);
-    frame.other_output |= has_text(delta.refusal.as_ref()) || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
+    frame.refusal |= has_text(delta.refusal.as_ref());
+    frame.other_output |= frame.refusal || delta.tool_calls.is_some_and(|calls| !calls.is_empty());
 }
 
 /// Reads an event of SGLang's `/generate`, whose text is cumulative unless the server was told otherwise.
@@ -220,7 +223,9 @@ mod tests {
             assert_eq!(parse_openai(event.as_bytes()).unwrap().reasoning.as_deref(), Some("hm"));
         }
         for other in [r#""refusal":"no""#, r#""tool_calls":[{"index":0}]"#] {
-            assert!(parse_openai(with(other).as_bytes()).unwrap().other_output);
+            let event = with(other);
+            let frame = parse_openai(event.as_bytes()).unwrap();
+            assert_eq!((frame.other_output, frame.refusal), (true, other.contains("refusal")));
         }
         let completion = br#"{"choices":[{"index":0,"text":"b","finish_reason":"length"}],"usage":null}"#;
         let frame = parse_openai(completion).unwrap();

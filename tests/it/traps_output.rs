@@ -102,7 +102,10 @@ fn a_refusal_is_a_reply() {
         let writes = script([(0, role()), (50, field("refusal", "I ")), (60, field("refusal", "cannot") + &end)]);
         let turn = chat(&writes).0.complete();
         assert_eq!((turn.ttft_ms(), turn.output_tokens, turn.finish.as_deref()), (Some(50.0), Some(2), Some(reason)));
+        assert_eq!((turn.oddities, turn.frames), (vec![Oddity::Refusal], 2));
     }
+    let answer = chat(&script([(50, field("content", "I ") + &field("refusal", "")), (60, ending(10, 1))])).0.complete();
+    assert_eq!((answer.oddities, answer.frames), (vec![], 1), "an empty refusal is none");
 }
 
 /// B08

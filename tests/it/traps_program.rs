@@ -202,6 +202,22 @@ fn what_was_no_plain_stream_is_said_in_the_summary() {
     assert!(ran.findings().contains("estimated"));
 }
 
+/// B07: a refusal is a complete reply, and is named as what it is.
+#[test]
+fn refusals_are_counted_and_named() {
+    let server = server(|_, turn| {
+        let refused = event(&json!({"choices": [{"index": 0, "delta": {"refusal": "I cannot"}}]}));
+        if turn % 2 == 0 { abc() } else { stream([role(), refused, ending(12, 3)]) }
+    });
+    let ran = Ran::new(&server, &[]);
+    let totals = ran.totals();
+    assert_eq!((&totals["complete"], &totals["failed"], &totals["oddities"]["refusal"]), (&json!(4), &json!(0), &json!(2)));
+    assert!(ran.findings().contains("refusals"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("the replies of 2 of 4 complete turns are refusals"), "{}", ran.stdout);
+    let marked = |turn: &&Value| turn["oddities"] == json!(["refusal"]) && turn["outcome"] == "complete";
+    assert_eq!(ran.turns().iter().filter(marked).count(), 2);
+}
+
 /// B97, B98
 #[test]
 fn replies_of_another_length_than_asked_for_are_called_out() {

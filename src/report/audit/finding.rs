@@ -69,6 +69,8 @@ pub enum FindingKind {
     Estimated,
     /// Replies bent the protocol in ways that cost numbers or hint at something in between.
     Oddities,
+    /// Replies declined to answer.
+    Refusals,
     /// Far less was cached than the places served before.
     Eviction,
     /// Turns were served by a rank that the server does not have.

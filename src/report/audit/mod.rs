@@ -42,6 +42,7 @@ pub(super) fn judge(report: &RunReport) -> Validity {
         turns::interrupted,
         turns::estimated,
         turns::oddities,
+        turns::refusals,
         turns::debug_build,
     ];
     let checks = checks.iter().chain(&client::CHECKS).chain(&notes);

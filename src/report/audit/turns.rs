@@ -86,8 +86,9 @@ pub(super) fn estimated(report: &RunReport) -> Option<Judged> {
 
 pub(super) fn oddities(report: &RunReport) -> Option<Judged> {
     let totals = &report.totals;
-    // Which rank served a reply bends no protocol: see `served::pin`.
-    let bent = totals.oddities.iter().filter(|(kind, _)| **kind != Oddity::PinIgnored.to_string());
+    // Which rank served a reply bends no protocol: see `served::pin`. Nor does what it says.
+    let others = [Oddity::PinIgnored, Oddity::Refusal].map(|oddity| oddity.to_string());
+    let bent = totals.oddities.iter().filter(|(kind, _)| !others.contains(kind));
     let kinds: Vec<_> = bent.map(|(kind, turns)| format!("{kind} {}", grouped(*turns))).collect();
     (!kinds.is_empty()).then(|| {
         let finding = finding(
@@ -103,6 +104,20 @@ pub(super) fn oddities(report: &RunReport) -> Option<Judged> {
         );
         (finding, Verdict::Valid)
     })
+}
+
+pub(super) fn refusals(report: &RunReport) -> Option<Judged> {
+    let totals = &report.totals;
+    let refusals = *totals.oddities.get(&Oddity::Refusal.to_string())?;
+    let (refusals, complete) = (grouped(refusals), plural(totals.complete, "complete turn"));
+    let finding = finding(
+        FindingKind::Refusals,
+        format!("the replies of {refusals} of {complete} are refusals (`refusal` of the delta)"),
+        None,
+        "they count as output, and are as long as the model declines and not as the plan says",
+        "see `refusal` among the `oddities` of requests.jsonl; look for a filter in front of the model",
+    );
+    Some((finding, Verdict::Valid))
 }
 
 pub(super) fn debug_build(report: &RunReport) -> Option<Judged> {

@@ -84,6 +84,7 @@ fn rare() -> Value {
         "broken_after_done",
         "compressed",
         "pin_ignored",
+        "refusal",
         "came_at_once",
     ];
     let kinds = [
