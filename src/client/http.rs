@@ -197,7 +197,7 @@ impl Client {
         let Shape { request: asked, asks, .. } = &inner.settings.shape;
         let machine =
             Machine::new(asked.api, turn).hiding(Arc::clone(&inner.secrets)).sharing(inner.pool().template.clone());
-        let mut machine = machine.reading(asked.place_field, *asks);
+        let mut machine = machine.reading(asked.place_field, *asks).within(asked.largest_event_mib);
         async move {
             let end = inner.exchange(&mut machine, request).await;
             if let Some(at) = sent.get() {

@@ -2,6 +2,7 @@
 //! give the same record however they were cut. What the events among them say is [`Reply`]'s; how the turn ended is said
 //! here.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::body::{Asks, CachedDetails};
@@ -72,6 +73,14 @@ impl Machine {
     pub fn reading(mut self, field: Option<PlaceField>, asks: Asks) -> Self {
         self.reply.sightings = Sightings::of(field, asks.rank);
         self.reply.is_silence_zero = asks.cached_details == CachedDetails::Answered;
+        self
+    }
+
+    /// Takes lines and events of at most so many MiB; before the first bytes.
+    #[must_use]
+    pub fn within(mut self, largest_event_mib: NonZeroU32) -> Self {
+        let mib = usize::try_from(largest_event_mib.get()).unwrap_or(usize::MAX);
+        self.decoder = SseDecoder::within(mib.saturating_mul(1 << 20));
         self
     }
 

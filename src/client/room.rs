@@ -52,11 +52,15 @@ impl Room {
         match excess {
             None => {}
             Some(Excess::Event { limit }) => {
-                self.fill(format!("a line or event of the reply is longer than {limit} bytes, the limit"));
+                self.fill(format!(
+                    "a line or event of the reply is longer than {limit} bytes, the limit: raise \
+                     `request.largest_event_mib` (--largest-event-mib)"
+                ));
             }
             Some(Excess::NoEvent { limit }) => {
                 self.fill(format!(
-                    "the reply has more than {limit} bytes of comments and blank lines in a row, the limit"
+                    "the reply has more than {limit} bytes of comments and blank lines in a row, the limit of \
+                     `request.largest_event_mib`"
                 ));
             }
             Some(Excess::Stray { limit }) => {

@@ -77,6 +77,7 @@ pub struct Request {
     pub ca_file: Option<String>,
     pub insecure: Option<bool>,
     pub place_field: Option<super::PlaceField>,
+    pub largest_event_mib: Option<u32>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]

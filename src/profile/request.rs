@@ -2,7 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::resolve::Checked;
+use super::resolve::{Checked, at_least_one};
+use super::spec::largest_event;
 use super::{Api, ChatLayout, KeyScope, KeySpec, ProfileError, PromptAs, RequestSpec, raw};
 
 /// Keys are those of a group where each session is one turn: only then does a group's key spread no conversation.
@@ -97,6 +98,8 @@ pub(super) fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
         let why = "it trusts anyone, so a certificate file says nothing: give one of the two";
         return Err(ProfileError::value("request.insecure", why));
     }
+    let limit = raw.largest_event_mib.map(|mib| at_least_one("request.largest_event_mib", mib)).transpose()?;
+    let largest_event_mib = limit.unwrap_or(largest_event());
     Ok(RequestSpec {
         api: raw.api.unwrap_or(Api::Chat),
         chat_layout: raw.chat_layout.unwrap_or(ChatLayout::System),
@@ -110,5 +113,6 @@ pub(super) fn request_spec(raw: &raw::Request) -> Checked<RequestSpec> {
         ca_file: raw.ca_file.as_ref().map(Into::into),
         insecure,
         place_field: raw.place_field,
+        largest_event_mib,
     })
 }

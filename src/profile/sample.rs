@@ -40,6 +40,7 @@ pub(crate) fn spec(groups: u32, sessions: u32, turns: u32, system: u32, question
             ca_file: None,
             insecure: false,
             place_field: None,
+            largest_event_mib: super::spec::largest_event(),
         },
         load: LoadSpec {
             pacing: Pacing::Closed { sessions: count(32) },

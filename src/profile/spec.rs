@@ -126,6 +126,14 @@ pub struct RequestSpec {
     /// A field of the replies that names the worker; absent, only what names one by itself does.
     #[serde(default)]
     pub place_field: Option<PlaceField>,
+    /// Most MiB of one line or event of a reply.
+    #[serde(default = "largest_event")]
+    pub largest_event_mib: NonZeroU32,
+}
+
+/// Many times the longest reply, which some servers repeat in every event.
+pub(super) const fn largest_event() -> NonZeroU32 {
+    NonZeroU32::new(64).expect("64 is not 0")
 }
 
 /// A field of a reply that says where it was made, where the user knows that it does.

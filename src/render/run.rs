@@ -8,7 +8,8 @@ use super::page::{Grid, Page, Section, finding};
 use super::places::{self, TILDE};
 use super::{clock, setting, windows};
 use crate::report::{
-    Fact, KeySeen, Latency, Metric, RequestSpec, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict, metrics,
+    Fact, KeySeen, Latency, Metric, RequestSpec, RunReport, ServerFacts, Source, Spilled, Stat, Untold, Verdict,
+    metrics,
 };
 
 /// The page of one run: throughput, reuse and failures, latencies, ranks, affinity, warnings last.
@@ -162,7 +163,8 @@ fn totals(report: &RunReport) -> Grid {
     // Of turns that were never sent, the plan knows the prompts.
     let planned = totals.planned_prompt_tokens.or((report.foreign.is_none()).then_some(report.workload.prompt_tokens));
     row("Prompt tokens planned / served", pair(planned, totals.prompt_tokens));
-    let short = (totals.short_output_turns > 0).then(|| format!(" ({} short)", plural(totals.short_output_turns, "turn")));
+    let short =
+        (totals.short_output_turns > 0).then(|| format!(" ({} short)", plural(totals.short_output_turns, "turn")));
     let output = pair(Some(totals.planned_output_tokens), totals.output_tokens);
     row("Output tokens planned / served", output + &short.unwrap_or_default());
     let coverage = metrics_.cache_hit_rate.coverage.filter(|coverage| *coverage < 1.0);

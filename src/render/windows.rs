@@ -39,7 +39,9 @@ pub(super) fn finished_only(report: &RunReport) -> Option<String> {
     let (all, finished) = (report.metrics.output_throughput?, report.metrics.finished_output_throughput?);
     (all > finished).then(|| {
         let [all, finished] = [all, finished].map(figure);
-        format!("finished-only: {finished} output tok/s of complete turns · with the tokens of turns that were cut: {all}")
+        format!(
+            "finished-only: {finished} output tok/s of complete turns · with the tokens of turns that were cut: {all}"
+        )
     })
 }
 

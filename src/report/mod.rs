@@ -55,8 +55,8 @@ pub use survivors::Survivors;
 
 pub use crate::profile::RunSpec;
 pub use crate::profile::{
-    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, RequestSpec, Slo, THRESHOLD, Target, TimeoutSpec, WorkloadSpec,
-    what_may_differ,
+    Condition, Gate, KeyScope, KeySpec, Length, PRIMARY, Popularity, RequestSpec, Slo, THRESHOLD, Target, TimeoutSpec,
+    WorkloadSpec, what_may_differ,
 };
 pub use crate::record::{CounterRole, EndedBy, HistogramRole, Place, PlaceLoad, PlaceSource};
 pub use crate::stats::{Distribution, Summary};

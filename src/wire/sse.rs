@@ -8,7 +8,7 @@
 /// What of lines that are no SSE field is kept: an error body, or the whole reply of a server that does not stream.
 const STRAY_LIMIT: usize = 4 << 20;
 
-/// Bytes of a line, of an event, and of what is none between two events: many times the longest reply, which some servers
+/// Bytes of a line, of an event, and of what is none between two events, where nobody says: many times the longest reply, which some servers
 /// repeat in every event. Comments that keep a waiting connection alive would take months to fill it.
 const EVENT_LIMIT: usize = 64 << 20;
 
@@ -64,6 +64,12 @@ impl Default for SseDecoder {
 }
 
 impl SseDecoder {
+    /// One for lines and events of at most so many bytes.
+    #[must_use]
+    pub fn within(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
     /// Takes the next bytes and hands the data of each finished event to `emit`. Nothing of what follows an excess.
     pub fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&[u8])) {
         if self.excess.is_some() {

@@ -104,7 +104,8 @@ fn a_refusal_is_a_reply() {
         assert_eq!((turn.ttft_ms(), turn.output_tokens, turn.finish.as_deref()), (Some(50.0), Some(2), Some(reason)));
         assert_eq!((turn.oddities, turn.frames), (vec![Oddity::Refusal], 2));
     }
-    let answer = chat(&script([(50, field("content", "I ") + &field("refusal", "")), (60, ending(10, 1))])).0.complete();
+    let answer =
+        chat(&script([(50, field("content", "I ") + &field("refusal", "")), (60, ending(10, 1))])).0.complete();
     assert_eq!((answer.oddities, answer.frames), (vec![], 1), "an empty refusal is none");
 }
 

@@ -211,11 +211,39 @@ fn refusals_are_counted_and_named() {
     });
     let ran = Ran::new(&server, &[]);
     let totals = ran.totals();
-    assert_eq!((&totals["complete"], &totals["failed"], &totals["oddities"]["refusal"]), (&json!(4), &json!(0), &json!(2)));
+    assert_eq!(
+        (&totals["complete"], &totals["failed"], &totals["oddities"]["refusal"]),
+        (&json!(4), &json!(0), &json!(2))
+    );
     assert!(ran.findings().contains("refusals"), "{}", ran.stderr);
     assert!(ran.stdout.contains("the replies of 2 of 4 complete turns are refusals"), "{}", ran.stdout);
     let marked = |turn: &&Value| turn["oddities"] == json!(["refusal"]) && turn["outcome"] == "complete";
     assert_eq!(ran.turns().iter().filter(marked).count(), 2);
+}
+
+/// B36: the limit of one event is the user's, and its breach says by which key.
+#[test]
+fn the_largest_event_is_configurable_and_its_breach_names_the_key() {
+    let big = stream_text(&"a".repeat(1_048_000 + 2_000));
+    let server =
+        server(move |_, turn| if turn % 5 == 0 { abc() } else { Answer::Whole(200, "text/event-stream", big.clone()) });
+    let ran = Ran::new(&server, &["--gsp-output-len=262000"]);
+    let spec = |ran: &Ran| ran.report()["manifest"]["spec"]["request"]["largest_event_mib"].clone();
+    assert_eq!((&ran.totals()["complete"], spec(&ran)), (&json!(4), json!(64)), "{}", ran.stderr);
+    let ran = Ran::new(&server, &["--gsp-output-len=262000", "--largest-event-mib=1"]);
+    assert_eq!((&ran.totals()["failed_by_kind"], spec(&ran)), (&json!({"protocol": 4}), json!(1)), "{}", ran.stderr);
+    for turn in ran.turns() {
+        let detail = turn["detail"].as_str().unwrap();
+        assert!(detail.contains("1048576 bytes") && detail.contains("`request.largest_event_mib`"), "{detail}");
+    }
+    let ran = Ran::new(&server, &["--gsp-output-len=262000", "--set", "request.largest_event_mib=2"]);
+    assert_eq!((&ran.totals()["complete"], spec(&ran)), (&json!(4), json!(2)), "{}", ran.stderr);
+    let refused = Ran::new(&server, &["--largest-event-mib=0"]);
+    assert!(refused.exit == 2 && refused.stderr.contains("largest_event_mib"), "{}", refused.stderr);
+}
+
+fn stream_text(text: &str) -> String {
+    role() + &content(text) + &ending(10, 262_000)
 }
 
 /// B97, B98

@@ -83,6 +83,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag("extra-request-body", Some("JSON"), REQUEST, Custom(extra_body), "Fields to lay over every request body"),
     flag("header", Some("K=V"), REQUEST, Custom(header), "A header of every request; several may follow, and it may be given several times"),
     flag("place-field", Some("FIELD"), REQUEST, Text("request.place_field"), "A field of each reply that names its worker: model, where each worker serves under a name of its own"),
+    flag("largest-event-mib", Some("MIB"), REQUEST, Int("request.largest_event_mib"), "A turn fails once a line or an event of its reply is longer [default: 64]"),
     flag("ca-file", Some("PEM"), REQUEST, Text("request.ca_file"), "Trust these certificates, as those of a server that signed its own"),
     flag("insecure", None, REQUEST, Fixed("request.insecure", "true"), "Trust any TLS certificate"),
     flag("max-concurrency", Some("N"), LOAD, Int("load.max_concurrency"), "Most sessions in flight, as bench_serving counts [default: 32 without a rate]"),
