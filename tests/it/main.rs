@@ -83,6 +83,8 @@ mod traps_program;
 #[cfg(test)]
 mod traps_random;
 #[cfg(test)]
+mod traps_refused;
+#[cfg(test)]
 mod traps_replies;
 #[cfg(test)]
 mod traps_router;
