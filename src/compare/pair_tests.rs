@@ -145,6 +145,17 @@ fn unlike_work_is_not_comparable_and_the_reason_is_named() {
     assert_eq!(fields, ["digest", "mean output length"]);
 }
 
+/// Row B97 of the traps: up to 2 % either way the work is alike.
+#[test]
+fn mean_output_lengths_may_differ_by_two_percent_and_no_more() {
+    let is_alike = |tokens: u64| {
+        let [mut a, mut b] = ["a", "b"].map(|arm| block(1, arm, &[100]));
+        (a.report.totals.output_tokens, b.report.totals.output_tokens) = (Some(10_000), Some(tokens));
+        compare(&[a, b], &Settings::new("a"), &no_turns).unwrap().comparable
+    };
+    assert_eq!([9_799, 9_800, 10_200, 10_201].map(is_alike), [false, true, true, false]);
+}
+
 /// Row B116 of the traps.
 #[test]
 fn survivors_of_an_arm_that_fails_more_are_not_comparable() {

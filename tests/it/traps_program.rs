@@ -348,7 +348,7 @@ fn a_key_is_written_nowhere_and_no_proxy_is_asked() {
     }
 }
 
-/// B84: the program stops at the probe, says why, and the two ways out are taken.
+/// B84: a file that holds no certificate is refused before anything is asked.
 #[test]
 fn a_certificate_file_that_is_none_is_a_usage_error() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@ use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
 use gspbench::record::{Failure, Oddity, Outcome, TurnRecord};
+use gspbench::units::Micros;
 use gspbench::workload::Api;
 
 use crate::play::{DONE, content, counted, ending, role};
@@ -236,7 +237,9 @@ fn silence_is_a_timeout_and_length_is_none() {
     assert_eq!(outcome(&timed(&slow, 1_000, 1_000)), (Outcome::Complete, 12), "longer than any of its timeouts");
     let silent =
         steps(|| [head()].into_iter().chain((0..5).map(|_| chunk(content("x")))).chain([Step::Hold]).collect());
-    assert_eq!(outcome(&timed(&silent, 60_000, 100)), (Outcome::Failed(Failure::IdleTimeout), 5));
+    let timed_out = timed(&silent, 60_000, 100);
+    assert_eq!(outcome(&timed_out), (Outcome::Failed(Failure::IdleTimeout), 5));
+    assert!(timed_out.done_us.unwrap().since(timed_out.last_us.unwrap()) >= Micros(100_000), "{timed_out:?}");
     let headers_only = steps(|| vec![head(), Step::Hold]);
     assert_eq!(outcome(&timed(&headers_only, 50, 60_000)), (Outcome::Failed(Failure::FirstByteTimeout), 0));
     let mute = steps(|| vec![Step::Hold]);

@@ -15,6 +15,7 @@ use super::audit::Validity;
 use super::latency::Latency;
 use super::places::affinity::Affinity;
 use super::shape::{Client, Metrics, PlaceRow, RunReport, State, Totals, WorkloadFacts};
+use super::tally::windows::arrivals;
 use crate::profile::{Api, KeyScope, Pacing};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Summary, mean, rounded};
@@ -132,14 +133,9 @@ impl BenchServing {
         if turn.frames > 1 && turn.gaps.is_empty() {
             self.arrived = None;
         }
-        let (Some(arrived), Some(first)) = (&mut self.arrived, turn.first_us) else { return };
-        // A frame of unknown size counts as one token, as TPOT has it.
-        let weight = |tokens: Option<u32>| u64::from(tokens.unwrap_or(1));
-        let mut at = first.0;
-        *arrived.entry(at / SECOND).or_default() += weight(turn.first_frame_tokens);
-        for gap in &turn.gaps {
-            at += u64::from(gap.us);
-            *arrived.entry(at / SECOND).or_default() += weight(gap.tokens());
+        let Some(arrived) = &mut self.arrived else { return };
+        for (second, tokens) in arrivals(turn, turn.output_tokens.unwrap_or(turn.frames), SECOND) {
+            *arrived.entry(second).or_default() += tokens;
         }
     }
 
@@ -382,7 +378,8 @@ mod tests {
             gathered.add(&turn);
             gathered.line(&report, None)["max_output_tokens_per_s"].clone()
         };
-        assert_eq!((peak(Some(4)), peak(None)), (json!(40), json!(10)));
+        // Where only the closing usage tells them, they are spread over the frames.
+        assert_eq!((peak(Some(4)), peak(None)), (json!(40), json!(40)));
     }
 
     #[test]

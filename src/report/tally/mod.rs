@@ -3,7 +3,7 @@
 mod goodput;
 mod span;
 mod totals;
-mod windows;
+pub(super) mod windows;
 
 use std::collections::BTreeMap;
 

@@ -98,7 +98,7 @@ impl WindowTally {
             Outcome::Cancelled => turn.output_tokens.unwrap_or(turn.frames),
             Outcome::Skipped | Outcome::Failed(_) => return,
         };
-        let bins = arrivals(turn, tokens);
+        let bins = arrivals(turn, tokens, BIN_US);
         if turn.outcome == Outcome::Cancelled {
             count(&mut self.cut_tokens, bins.iter().copied());
         }
@@ -230,10 +230,10 @@ fn join(a: Marks, b: Marks) -> Marks {
     }
 }
 
-/// When the `tokens` of a turn arrived: (bin, tokens). A record from a file has no gaps: its frames are spread evenly from
-/// the first to the last. Frames weigh what the server says of them, or where it does not say
-/// it of all, the same; the sum is exact.
-fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
+/// When the `tokens` of a turn arrived: (bin, tokens), in bins of so many µs. A record from a file has no gaps: its frames are
+/// spread evenly from the first to the last. Frames weigh what the server says of them, or where it does not say it of all, the
+/// same; the sum is exact.
+pub(in crate::report) fn arrivals(turn: &TurnRecord, tokens: u32, bin_us: u64) -> Vec<(u64, u64)> {
     let Some(first) = turn.first_us else { return vec![] };
     let even = even_gaps(turn);
     let gaps = if turn.gaps.is_empty() { &even } else { &turn.gaps };
@@ -250,8 +250,8 @@ fn arrivals(turn: &TurnRecord, tokens: u32) -> Vec<(u64, u64)> {
         let new = so_far - counted;
         counted = so_far;
         match bins.last_mut() {
-            Some((bin, count)) if *bin == at / BIN_US => *count += new,
-            _ => bins.push((at / BIN_US, new)),
+            Some((bin, count)) if *bin == at / bin_us => *count += new,
+            _ => bins.push((at / bin_us, new)),
         }
     }
     bins.retain(|(_, count)| *count > 0);

@@ -49,13 +49,13 @@ fn tokens_count_where_they_arrived_and_only_in_whole_bins() {
         first_frame_tokens: Some(2),
         ..served(0, 0, 0, 0)
     };
-    assert_eq!(arrivals(&turn, 10), [(0, 2), (1, 1), (2, 3), (4, 4)]);
+    assert_eq!(arrivals(&turn, 10, BIN_US), [(0, 2), (1, 1), (2, 3), (4, 4)]);
     // Usage that says twice as much scales all frames; the sum is kept whatever it is.
-    assert_eq!(arrivals(&turn, 20), [(0, 4), (1, 2), (2, 6), (4, 8)]);
-    assert_eq!(arrivals(&turn, 7).iter().map(|(_, count)| count).sum::<u64>(), 7);
+    assert_eq!(arrivals(&turn, 20, BIN_US), [(0, 4), (1, 2), (2, 6), (4, 8)]);
+    assert_eq!(arrivals(&turn, 7, BIN_US).iter().map(|(_, count)| count).sum::<u64>(), 7);
     let silent = TurnRecord { gaps: vec![even(None); 4], first_frame_tokens: None, ..turn.clone() };
-    assert_eq!(arrivals(&silent, 10), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2)]);
-    assert_eq!(arrivals(&TurnRecord { first_us: None, ..turn.clone() }, 10), []);
+    assert_eq!(arrivals(&silent, 10, BIN_US), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2)]);
+    assert_eq!(arrivals(&TurnRecord { first_us: None, ..turn.clone() }, 10, BIN_US), []);
     let counted = TurnRecord { output_tokens: Some(10), ..turn };
     let window = tally(marks(90, 450), &[counted]).window(Micros(90 * MS), Micros(450 * MS));
     assert_eq!(window.output_throughput, Some(rounded(4.0 / 0.3)), "bins 1, 2 and 3");
