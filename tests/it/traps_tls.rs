@@ -132,7 +132,8 @@ fn a_run_stops_at_a_certificate_that_nobody_vouches_for() {
     assert!(server.handshakes().is_empty(), "no request was made");
 }
 
-/// B84: who was believed stands in the header of the run, where it is not this host's store.
+/// B84: a run that trusts the certificate completes, and who was believed stands in its header, where it is not this host's
+/// store.
 #[test]
 fn the_report_says_whose_certificates_were_trusted() {
     let server = Tls::start();
@@ -143,6 +144,8 @@ fn the_report_says_whose_certificates_were_trusted() {
         let page = std::fs::read_to_string(dir.path().join("out/report.md")).unwrap_or_else(|_| panic!("{stderr}"));
         let text = std::fs::read_to_string(dir.path().join("out/run.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let totals = &report["totals"];
+        assert!(totals["planned"].as_u64() > Some(0) && totals["complete"] == totals["planned"], "{totals}");
         (stdout + &page, report["manifest"]["spec"]["request"].clone())
     };
     let (page, request) = shown("--insecure");
