@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(line["max_output_tokens_per_s"], Value::Null);
     }
 
-    /// Row B16: ten events of four tokens in one second, on a route whose ITL is per frame; of unknown size, each is one.
+    /// Row B16: ten events of four tokens in one second, on a route whose ITL is per frame, whether each tells its tokens or not.
     #[test]
     fn the_peak_of_a_second_counts_tokens_and_not_the_events_that_carry_them() {
         let peak = |tokens: Option<u32>| {
