@@ -84,8 +84,13 @@ fn add(sum: &mut Option<u64>, value: Option<u32>) {
 }
 
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    join(a, b, |a, b| a + b)
+}
+
+/// What is there of two things; both joined, where there are two.
+fn join<T>(a: Option<T>, b: Option<T>, both: impl FnOnce(T, T) -> T) -> Option<T> {
     match (a, b) {
-        (Some(a), Some(b)) => Some(a + b),
+        (Some(a), Some(b)) => Some(both(a, b)),
         (one, other) => one.or(other),
     }
 }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use super::cold::Beginnings;
 use super::latency::{Latencies, Latency, millis};
 use super::shape::{HitRate, Metrics, State, Totals, Window, WithFailures};
-use super::{add, per_second, ratio};
+use super::{add, join, per_second, ratio};
 use crate::profile::{Connections, Slo};
 use crate::record::{Outcome, TurnRecord};
 use crate::stats::{Distribution, Quantile, quantile_with_failures, rounded};
 use crate::units::Micros;
 
 use goodput::Goodput;
-use span::{Span, Starts, join};
+use span::{Span, Starts};
 use windows::WindowTally;
 
 #[derive(Debug, Clone, PartialEq)]

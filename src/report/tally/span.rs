@@ -55,11 +55,3 @@ impl Starts {
         }
     }
 }
-
-/// What is there of two things; both joined, where there are two.
-pub(super) fn join<T>(a: Option<T>, b: Option<T>, both: impl FnOnce(T, T) -> T) -> Option<T> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(both(a, b)),
-        (one, other) => one.or(other),
-    }
-}
